@@ -1,0 +1,76 @@
+# Everything happens in a virtual environment inside the tree.
+#   make test PYTHON=python3.12     another interpreter for a new environment
+#   make test VENV=/tmp/venv        another place for it
+#   make test PYTEST_ARGS="-k ring" a part of the tests
+PYTHON ?= python3
+VENV ?= .venv
+PROMPT ?= The capital of France is
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+BIN_FROM_BUILD := $(if $(filter /%,$(VENV)),$(BIN),../$(BIN))
+# -P keeps the tree off sys.path: its `sched` would hide the standard library's.
+PIP := $(BIN)/python -P -m pip --quiet --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --root-user-action=ignore --no-warn-script-location
+# mypy looks into the directory it runs in first, so it runs where only the built package can be found.
+MYPY := cd build && MYPYPATH=wheel $(BIN_FROM_BUILD)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache
+CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long check format clean
+
+# $(call step,title,command,advice): the command, with a title before it and advice when it fails.
+define step
+@echo "== $(1)"
+@$(2) || { echo "== failed: $(1). $(3)" >&2; exit 1; }
+endef
+
+help:
+	@echo "make demo       install, then complete a prompt with the demo model (fetched once)"
+	@echo "make test       install, then run the tests with reduced counts"
+	@echo "make test-long  the tests with full counts as well"
+	@echo "make check      format, lint, types over the built wheel, structure of the tree"
+	@echo "make format     format the code and apply the linter's safe fixes"
+	@echo "make clean      remove build outputs and caches ($(VENV) stays)"
+
+demo: $(VENV)/.installed
+	$(call step,ringpost complete,$(BIN)/ringpost complete --stats "$(PROMPT)",The lines above name the cause; the first run needs a network to fetch the model.)
+
+test: $(VENV)/.installed-test
+	$(call step,tests,$(BIN)/pytest -q -m "not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)
+
+test-long: $(VENV)/.installed-test
+	$(call step,tests with full counts,$(BIN)/pytest -q -m "long or not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)
+
+check: $(VENV)/.installed-test
+	$(call step,lint,$(BIN)/ruff check --quiet .,make format fixes what can be fixed by itself.)
+	$(call step,format,$(BIN)/ruff format --check --quiet .,make format puts it right.)
+	@# A stale build/lib would hide that a package is missing from the list in pyproject.toml.
+	@rm -rf build/lib build/bdist.* build/wheel *.egg-info
+	$(call step,wheel,$(INSTALL) --no-deps --no-build-isolation --no-compile --target build/wheel .,pyproject.toml lists the packages.)
+	$(call step,types of the package,$(MYPY) -p ringpost,A module that is not found may be missing from the packages in pyproject.toml.)
+	@# Without namespace packages a test is a module of its own name; with them the tree's root would be its package.
+	$(call step,types of the tests,$(MYPY) --no-namespace-packages $(addprefix ../,tests $(wildcard examples/*.py)),Test files need unique names.)
+	$(call step,structure,$(BIN)/pytest -q tests/arch,Each message names the file and the rule.)
+
+format: $(VENV)/.installed-test
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+clean:
+	@rm -rf build *.egg-info $(CACHES)
+	@find . -name .venv -prune -o -path "./$(VENV)" -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# Debian's python3 without python3-venv leaves an environment without pip: pip is the sign of success.
+$(BIN)/pip:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
+	  || { echo "== $(PYTHON) is missing or older than 3.11. Name another: make PYTHON=python3.12" >&2; exit 1; }
+	$(call step,virtual environment in $(VENV),$(PYTHON) -P -m venv $(VENV),On Debian and Ubuntu: apt-get install python3-venv)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	$(call step,install (torch is large; the first time takes minutes),$(INSTALL) -c constraints.txt -e .,pip names the package; without a network it needs a local index or find-links in pip.conf.)
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/pip
+	$(call step,install with test tools (torch is large; the first time takes minutes),$(INSTALL) -c constraints.txt -e ".[test]",pip names the package; without a network it needs a local index or find-links in pip.conf.)
+	@touch $(VENV)/.installed $@

@@ -1,0 +1,62 @@
+"""Ringpost: an LLM inference engine of asyncio actors joined by typed mailboxes in shared memory.
+
+Importing it is cheap: each name is loaded on first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineStartError
+    from .actors.frontend.async_llm import AsyncLLM
+    from .actors.frontend.collector import RequestOutputCollector
+    from .actors.frontend.engine_client import EngineClient
+    from .actors.frontend.outputs import CompletionOutput, RequestMetrics, RequestOutput
+    from .ipc.messages.config import EngineConfig
+    from .ipc.messages.sampling import RequestOutputKind, SamplingParams
+
+_HOMES = {
+    "AsyncLLM": ".actors.frontend.async_llm",
+    "CompletionOutput": ".actors.frontend.outputs",
+    "EngineClient": ".actors.frontend.engine_client",
+    "EngineConfig": ".ipc.messages.config",
+    "EngineDeadError": ".actors.errors",
+    "EngineError": ".actors.errors",
+    "EngineGenerateError": ".actors.errors",
+    "EngineStartError": ".actors.errors",
+    "RequestMetrics": ".actors.frontend.outputs",
+    "RequestOutput": ".actors.frontend.outputs",
+    "RequestOutputCollector": ".actors.frontend.collector",
+    "RequestOutputKind": ".ipc.messages.sampling",
+    "SamplingParams": ".ipc.messages.sampling",
+}
+
+__all__ = [
+    "AsyncLLM",
+    "CompletionOutput",
+    "EngineClient",
+    "EngineConfig",
+    "EngineDeadError",
+    "EngineError",
+    "EngineGenerateError",
+    "EngineStartError",
+    "RequestMetrics",
+    "RequestOutput",
+    "RequestOutputCollector",
+    "RequestOutputKind",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -1,0 +1,1 @@
+"""The processes: one folder a kind, and beside them what belongs to no kind."""

@@ -1,0 +1,141 @@
+"""How a child process begins: its boot record, its log, its event loop, and its end when the supervisor dies."""
+
+import argparse
+import asyncio
+import mmap
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+import msgspec
+import uvloop
+
+from ..ipc.errors import MailboxError
+from ..ipc.mailbox import Receiver, Sender
+from ..ipc.messages.config import EngineConfig
+from ..ipc.messages.control import FromActor, Hello, ToActor
+from ..ipc.messages.failure import Failure
+from ..ipc.ring import RingHandle
+from .errors import ActorFailed
+from .logs import configure_logging, logger
+
+EXIT_FAILED = 1
+
+
+class Boot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a child is told. A kind uses the mailboxes it has an end of; the other lists are empty."""
+
+    actor: str  # unique in the engine, for logs: core0, worker0.1
+    kind: str  # module under ringpost.actors
+    epoch: int
+    supervisor: int  # pid
+    config: EngineConfig
+    to_actor: RingHandle
+    from_actor: RingHandle
+    rank: int = 0  # order in the group; the slot in plans
+    local_rank: int = 0  # device, core binding
+    requests: list[RingHandle] = []
+    outputs: list[RingHandle] = []
+    plans: RingHandle | None = None
+    results: list[RingHandle] = []
+
+    def descriptors(self) -> list[int]:
+        """Every descriptor the child inherits."""
+        handles = [self.to_actor, self.from_actor, *self.requests, *self.outputs, *self.results]
+        if self.plans is not None:
+            handles.append(self.plans)
+        return [fd for handle in handles for fd in handle.descriptors()]
+
+
+def encode_boot(boot: Boot) -> bytes:
+    """The record as bytes."""
+    return msgspec.msgpack.encode(boot)
+
+
+def _read_boot() -> Boot:
+    parser = argparse.ArgumentParser(description="A process of the engine; started by the supervisor only.")
+    parser.add_argument("--actor", required=True)
+    parser.add_argument("--boot", type=int, required=True)
+    fd: int = parser.parse_args().boot
+    with mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ) as record:
+        boot = msgspec.msgpack.decode(record, type=Boot)
+    os.close(fd)
+    return boot
+
+
+def _die_with(supervisor: int) -> None:
+    """End this process at once when the supervisor has ended, whatever the main thread is doing.
+
+    A pidfd becomes readable when its process ends. It cannot be defeated by a copy, as a pipe is when the user's program
+    forks. Opening it and then comparing the parent closes the race with a supervisor that died, and whose number was reused.
+    """
+    try:
+        watched = os.pidfd_open(supervisor)
+    except ProcessLookupError:
+        os._exit(EXIT_FAILED)
+    if os.getppid() != supervisor:
+        os._exit(EXIT_FAILED)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        poll.poll()
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=watch, name="supervisor watch", daemon=True).start()
+
+
+class Control:
+    """A child's line to its supervisor."""
+
+    def __init__(self, boot: Boot) -> None:
+        self.sender: Sender[FromActor] = Sender(boot.from_actor, FromActor, boot.epoch)
+        self.receiver: Receiver[ToActor] = Receiver(boot.to_actor, ToActor, epoch=boot.epoch)
+
+
+Main = Callable[[Boot, Control], Coroutine[Any, Any, None]]
+
+
+def run_actor(main: Main) -> NoReturn:
+    """Body of a child's `__main__`: run `main` on its own event loop; a failure is told to the supervisor, then exit code 1."""
+    boot = _read_boot()
+    _die_with(boot.supervisor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure_logging(boot.actor, boot.config.runtime)
+    factory = uvloop.new_event_loop if boot.config.runtime.loop == "uvloop" else asyncio.new_event_loop
+    control = Control(boot)
+    code = 0
+    try:
+        control.sender.send_nowait(Hello(boot.actor, os.getpid(), boot.epoch))
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main(boot, control))
+    except BaseException as error:  # noqa: BLE001 (whatever it is, the supervisor must learn it)
+        code = EXIT_FAILED
+        cause = first_cause(error)
+        failure = cause.failure if isinstance(cause, ActorFailed) else describe_failure(boot.actor, cause)
+        logger.debug("%s", failure.traceback)
+        try:
+            control.sender.send_nowait(failure)
+        except MailboxError as reason:
+            logger.error("%s; and the supervisor could not be told: %s", failure.message, reason)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # nothing is left to release, and the interpreter's own end takes long with torch loaded
+
+
+def describe_failure(actor: str, error: BaseException, request: int | None = None) -> Failure:
+    """A Failure that tells what went wrong here."""
+    text = "".join(traceback.format_exception(error))
+    return Failure(actor, os.getpid(), type(error).__name__, str(error), text, request)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first exception inside nested groups: what a task group was ended by."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,52 @@
+"""`ringpost complete`: one answer, streamed to the terminal, with an engine that lives as long as the command."""
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from ..ipc.messages.config import EngineConfig
+from ..ipc.messages.sampling import SamplingParams
+from .frontend.async_llm import AsyncLLM
+from .supervisor import ProcessInfo
+
+
+async def complete(config: EngineConfig, prompt: str, params: SamplingParams, *, chat: bool, stats: bool) -> None:
+    """Print the answer as it comes. Raises what AsyncLLM raises."""
+    started = time.monotonic()
+    async with AsyncLLM(config) as engine:
+        ready = time.monotonic()
+        if chat:
+            prompt = engine.render_chat([{"role": "user", "content": prompt}])
+        times: list[float] = []
+        async for output in engine.generate(prompt, msgspec.structs.replace(params, output_kind="delta")):
+            times.append(time.monotonic())
+            sys.stdout.write(output.outputs[0].text)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        if stats:
+            tokens = output.metrics.num_generation_tokens
+            _print_stats(engine.process_table(), ready - started, times[0] - ready, tokens, times[-1] - times[0])
+
+
+def _print_stats(processes: list[ProcessInfo], start: float, first: float, tokens: int, rest: float) -> None:
+    rows = [("ACTOR", "KIND", "PID", "MEMORY", "READY AFTER", "")]
+    for process in processes:
+        phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in process.phases.items())
+        ready = f"{process.ready_seconds:.2f} s" if process.ready_seconds else "-"
+        rows.append((process.actor, process.kind, str(process.pid), f"{_resident(process.pid)} MB", ready, phases))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = [
+        "  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[-1]]).rstrip() for row in rows
+    ]
+    rate = f", {(tokens - 1) / rest:.1f} tokens/s after it" if tokens > 1 and rest > 0 else ""
+    summary = f"engine ready in {start:.2f} s; first of {tokens} tokens after {first * 1000:.0f} ms{rate}"
+    sys.stderr.write("\n".join(["", *lines, "", summary, ""]))
+
+
+def _resident(pid: int) -> int:
+    """Resident memory of a process in MB, shared pages included."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * 4096 >> 20

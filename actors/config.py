@@ -1,0 +1,78 @@
+"""From flat options, as users write them, to a checked EngineConfig."""
+
+import argparse
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ..ipc.messages.config import Checkpoint, EngineConfig, SubConfig
+from ..model_runner.checkpoint.resolve import resolve_checkpoint
+
+
+def _groups() -> Iterator[tuple[str, type[SubConfig]]]:
+    """The sub-configs that hold options, by their name in EngineConfig."""
+    for group in msgspec.structs.fields(EngineConfig):
+        if group.type is not Checkpoint:
+            yield group.name, group.type
+
+
+def _options() -> dict[str, tuple[str, msgspec.structs.FieldInfo]]:
+    """Every option by its flat name, with the sub-config it belongs to."""
+    return {field.name: (name, field) for name, kind in _groups() for field in msgspec.structs.fields(kind)}
+
+
+def engine_config(**options: Any) -> EngineConfig:
+    """An EngineConfig from flat options (`max_num_seqs=32`), named as on vLLM's command line.
+
+    Raises ValueError for an unknown option and for a value of a wrong type or range, naming both.
+    """
+    known = _options()
+    values: dict[str, dict[str, Any]] = {name: {} for name, _ in _groups()}
+    for option, value in options.items():
+        if option not in known:
+            close = difflib.get_close_matches(option, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            raise ValueError(f"unknown option {option}; {hint}")
+        group, field = known[option]
+        values[group][option] = _convert(option, value, field.type)
+    return EngineConfig(**{name: kind(**values[name]) for name, kind in _groups()})
+
+
+def _convert(option: str, value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{option}: {str(error)[0].lower()}{str(error)[1:]}, got {value!r}") from None
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add every option but the model to a command's parser, as strings; `engine_config` checks them."""
+    for name, kind in _groups():
+        group = parser.add_argument_group(name)
+        for field in msgspec.structs.fields(kind):
+            if field.name != "model":
+                flag = "--" + field.name.replace("_", "-")
+                group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=_description(field.type))
+
+
+def _description(kind: Any) -> str:
+    """The description in a field's Annotated type, where help texts of options stand."""
+    info = msgspec.inspect.type_info(kind)
+    schema = info.extra_json_schema if isinstance(info, msgspec.inspect.Metadata) else None
+    return str((schema or {}).get("description", "")).replace("%", "%%")
+
+
+def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The engine's options among a command's arguments."""
+    known = _options()
+    return {name: value for name, value in vars(arguments).items() if name in known}
+
+
+def resolve_config(config: EngineConfig) -> EngineConfig:
+    """The same config with the checkpoint found, fetched and converted as needed. Slow the first time; call it off the loop.
+
+    Raises ValueError naming what is wrong with the model.
+    """
+    return msgspec.structs.replace(config, checkpoint=resolve_checkpoint(config.model))

@@ -1,0 +1,32 @@
+"""Errors a user of the engine can meet, besides the ValueError of a bad request."""
+
+from ..ipc.messages.failure import Failure
+
+
+class EngineError(Exception):
+    """Root of the engine's errors."""
+
+
+class EngineStartError(EngineError):
+    """A process failed while the engine started; the message is that process's reason. Nothing is left running."""
+
+
+class EngineDeadError(EngineError):
+    """A process of the running engine died; the message says which and why. The engine takes no more requests."""
+
+
+class EngineGenerateError(EngineError):
+    """One request failed inside the engine; others go on."""
+
+
+class ActorFailed(EngineError):
+    """Another actor failed, and this one cannot go on without it. Carries that actor's Failure as the root cause."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure_text(failure))
+        self.failure = failure
+
+
+def failure_text(failure: Failure) -> str:
+    """One line for a user: who failed, and why."""
+    return f"{failure.actor} (pid {failure.pid}): {failure.kind}: {failure.message}"

@@ -1,0 +1,255 @@
+"""AsyncLLM: the engine as an asyncio program sees it."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.failure import Failure
+from ...ipc.messages.outputs import EngineDescription, OutputMessage, StepOutputs, UtilityReply
+from ...ipc.messages.requests import DescribeEngine
+from ...ipc.messages.sampling import SamplingParams
+from ..base import Actor, TaskHost, handles
+from ..config import engine_config, resolve_config
+from ..errors import EngineDeadError, EngineGenerateError, EngineStartError, failure_text
+from ..logs import logger
+from ..supervisor import ProcessInfo, Supervisor
+from .collector import RequestOutputCollector
+from .core_client import CoreClient
+from .input_processor import InputProcessor, Prompt
+from .output_processor import OutputProcessor
+from .outputs import RequestOutput
+from .renderer import Renderer
+
+
+class AsyncLLM(Actor, receives=(OutputMessage,)):
+    """An engine: its processes, started on first use or by `async with`, and the requests of this program.
+
+    Made in any thread and before a loop runs; used from one event loop. The process that makes it supervises the engine:
+    when it ends, however it ends, the engine's processes end too.
+    """
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        """Nothing is started yet. `config` need not be resolved."""
+        self.config = config or EngineConfig()
+        self._host: TaskHost | None = None
+        self._settled = asyncio.Event()  # the start has succeeded or failed
+        self._outputs = OutputProcessor()
+        self._error: Exception | None = None  # why the engine takes no requests
+        self._running = False
+
+    @classmethod
+    def from_engine_args(cls, **options: Any) -> Self:
+        """An engine from flat options as on the command line: `from_engine_args(model="smollm2", max_num_seqs=32)`.
+
+        Raises ValueError for an unknown option or a value out of range.
+        """
+        return cls(engine_config(**options))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.shutdown()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        await self.shutdown()
+
+    async def start(self) -> None:
+        """Start the engine and wait until it can serve; later calls wait for the same start.
+
+        Raises ValueError for a model that cannot be used and EngineStartError with the reason of a process that failed; then
+        nothing is left running. Cancelling the wait does not stop the start.
+        """
+        if self._host is None:
+            self._host = TaskHost(self._run(), "engine")
+        if not self._settled.is_set():
+            await self._settled.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _run(self) -> None:
+        """The engine's life; cancelled by `shutdown`."""
+        try:
+            config = await asyncio.to_thread(resolve_config, self.config)
+            async with Supervisor(config) as self._supervisor:
+                self._renderer = await asyncio.to_thread(Renderer, config.checkpoint)  # while the processes start
+                failure = await self._supervisor.wait_ready()
+                if failure is not None:
+                    raise EngineStartError(failure_text(failure))
+                await self._serve(config, self._supervisor)
+        except (ValueError, OSError, EngineStartError, EngineDeadError) as error:
+            self._error = error
+        except asyncio.CancelledError:
+            self._error = EngineDeadError("the engine was shut down")
+            raise
+        finally:
+            self._running = False
+            self._settled.set()
+
+    async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> None:
+        """Serve requests until cancelled, or until a process dies: then raise EngineDeadError."""
+        num_blocks = supervisor.ready_of("engine_core").num_blocks
+        self.config = config
+        self._client = CoreClient(supervisor.topology.requests.duplicate(), supervisor.topology.outputs.duplicate())
+        self._inputs = InputProcessor(config, self._renderer, num_blocks)
+        self._running = True
+        self._settled.set()
+        error = EngineDeadError("the engine was shut down")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(self._receive())
+                aborting = tasks.create_task(self._client.flush_aborts())
+                error = EngineDeadError(failure_text(await supervisor.wait_failed()))
+                logger.error("the engine died: %s", error)
+                receiving.cancel()
+                aborting.cancel()
+            raise error
+        finally:
+            self._running = False
+            self._error = error
+            self._outputs.fail_all(error)
+            self._client.fail_calls(error)
+            self._client.close()
+
+    async def _receive(self) -> None:
+        while True:
+            self.dispatch(await self._client.receive())
+
+    @handles(StepOutputs)
+    def _on_step_outputs(self, message: StepOutputs) -> None:
+        self._outputs.process(message.deltas)
+
+    @handles(Failure)
+    def _on_failure(self, failure: Failure) -> None:
+        """One request failed in the core; the death of a process comes from the supervisor instead."""
+        assert failure.request is not None
+        error = ValueError if failure.kind in ("RequestTooLong", "DoesNotFit") else EngineGenerateError
+        self._outputs.fail(failure.request, error(failure.message))
+
+    @handles(UtilityReply)
+    def _on_reply(self, reply: UtilityReply) -> None:
+        self._client.answer(reply)
+
+    async def add_request(
+        self,
+        request_id: str | None,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+    ) -> RequestOutputCollector:
+        """Send a request; its outputs come through the collector, whose `close` aborts it.
+
+        Raises ValueError naming what is wrong with the request, EngineDeadError when the engine cannot serve. Cancelled or
+        failed, it leaves no trace of the request. Several live requests may share one `request_id`.
+        """
+        await self.start()
+        params = sampling_params if sampling_params is not None else SamplingParams()
+        content = self._inputs.check(prompt, params, priority)
+        request = self._client.next_number()
+        collector = RequestOutputCollector(
+            request_id or uuid.uuid4().hex,
+            delta=params.output_kind == "delta",
+            on_abandon=lambda: self._abandon(request),
+        )
+        detokenizer = self._renderer.detokenizer(skip_special_tokens=params.skip_special_tokens)
+        self._outputs.add(request, params, collector, detokenizer, content)
+        try:
+            message = await self._inputs.process(request, collector.request_id, content, params, priority)
+            if self._outputs.tokenized(request, message.prompt):
+                await self._client.send(message)
+        except BaseException:
+            self._abandon(request)
+            raise
+        return collector
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Stream the answer to a prompt: text, token ids, or a dict of either.
+
+        Each output is cumulative, a delta, or only the last, by `sampling_params.output_kind`; the last one says `finished`.
+        Leaving the loop, closing the generator or cancelling the task aborts the request and frees what it holds. Raises
+        what `add_request` raises, EngineGenerateError when this request fails in the engine, and EngineDeadError when the
+        engine dies, each after the outputs that came before it.
+        """
+        collector = await self.add_request(request_id, prompt, sampling_params, priority=priority)
+        try:
+            finished = False
+            while not finished:
+                output = collector.get_nowait() or await collector.get()
+                finished = output.finished
+                yield output
+        finally:
+            collector.close()
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
+        """The prompt for a conversation by the model's chat template. ValueError when it refuses. Only after `start`."""
+        return self._renderer.render_chat(messages)
+
+    def _abandon(self, request: int) -> None:
+        """Forget a request nobody waits for any more, here and in the core."""
+        if self._outputs.discard(request) and self._running:
+            self._client.abort(request)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End every live request with one of these ids; its consumer gets a last output with finish reason "abort"."""
+        for external_id in [request_id] if isinstance(request_id, str) else request_id:
+            for request in self._outputs.requests_of(external_id):
+                self._outputs.abort(request)
+                self._client.abort(request)
+
+    async def describe(self) -> EngineDescription:
+        """Numbers of the core right now: requests running and waiting, blocks in all and free. EngineDeadError when dead."""
+        await self.start()
+        number = self._client.next_number()
+        reply = await self._client.call(DescribeEngine(number), number)
+        assert reply.description is not None
+        return reply.description
+
+    async def check_health(self) -> None:
+        """Raise EngineDeadError, with the reason, when the engine has died or was shut down."""
+        if self._error is not None:
+            raise EngineDeadError(str(self._error))
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine cannot serve any more."""
+        return self._error is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine can serve now."""
+        return self._running
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Live requests of this program."""
+        return len(self._outputs)
+
+    def process_table(self) -> list[ProcessInfo]:
+        """The engine's processes. Only after `start`."""
+        return self._supervisor.process_table()
+
+    async def shutdown(self) -> None:
+        """Stop the engine's processes and wait until they have ended.
+
+        Consumers of live requests get a last output with finish reason "abort". A second call does nothing; the engine cannot
+        be started again.
+        """
+        self._error = self._error or EngineDeadError("the engine was shut down")
+        self._settled.set()
+        for request in self._outputs.live():
+            self._outputs.abort(request)
+        if self._host is not None:
+            await self._host.stop()

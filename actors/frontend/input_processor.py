@@ -1,0 +1,116 @@
+"""InputProcessor: checks a request at the edge and turns it into the message the core gets."""
+
+import random
+import time
+from typing import TypedDict
+
+import msgspec
+
+from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.requests import AddRequest
+from ...ipc.messages.sampling import MAX_SEED, SamplingParams
+from .renderer import Renderer
+
+
+class TextPrompt(TypedDict):
+    """A prompt as text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids."""
+
+    prompt_token_ids: list[int]
+
+
+Prompt = str | list[int] | TextPrompt | TokensPrompt
+
+
+class InputProcessor:
+    """Everything that is wrong with a request is said here, as a ValueError with the field and the value."""
+
+    def __init__(self, config: EngineConfig, renderer: Renderer, num_blocks: int) -> None:
+        self._renderer = renderer
+        self._vocab_size = config.checkpoint.vocab_size
+        self._eos_token_ids = config.checkpoint.eos_token_ids
+        self._max_model_len = config.checkpoint.max_model_len
+        self._block_size = config.cache.block_size
+        self._num_blocks = num_blocks
+        self._seeds = random.Random(config.runtime.seed)
+
+    def check(self, prompt: Prompt, params: SamplingParams, priority: int) -> str | list[int]:
+        """What can be checked without tokenising; returns the text, or a copy of the token ids."""
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling_params must be a SamplingParams, got {params!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ValueError(f"priority must be an integer, got {priority!r}")
+        for token in params.stop_token_ids:
+            self._check_id("stop_token_ids", token)
+        content = self._content(prompt)
+        if not isinstance(content, str):
+            for token in content:
+                self._check_id("prompt", token)
+            self._check_length(len(content))
+        return content
+
+    @staticmethod
+    def _content(prompt: Prompt) -> str | list[int]:
+        """The text or the ids inside any form of prompt."""
+        content: object = prompt
+        if isinstance(prompt, dict):
+            if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
+                keys = sorted(prompt)
+                raise ValueError(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {keys}")
+            (content,) = prompt.values()
+        if isinstance(content, str):
+            return content
+        if isinstance(content, list | tuple):
+            return list(content)
+        raise ValueError(f"prompt must be text, a list of token ids or a dict of either, got {content!r:.100}")
+
+    def _check_id(self, field: str, token: object) -> None:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self._vocab_size:
+            raise ValueError(f"{field} must hold token ids from 0 to {self._vocab_size - 1}, got {token!r:.100}")
+
+    def _check_length(self, length: int) -> None:
+        if length == 0:
+            raise ValueError("prompt must not be empty: it gives no tokens")
+        if length >= self._max_model_len:
+            raise ValueError(
+                f"prompt has {length} tokens; with max_model_len={self._max_model_len} it may have at most "
+                f"{self._max_model_len - 1}, to leave room for an answer"
+            )
+
+    async def process(
+        self, request: int, external_id: str, content: str | list[int], params: SamplingParams, priority: int
+    ) -> AddRequest:
+        """The message for a checked prompt. Raises ValueError for what shows only in tokens or against the cache's size."""
+        arrival = time.monotonic()
+        if isinstance(content, str):
+            content = await self._renderer.encode(content)
+            self._check_length(len(content))
+        return AddRequest(
+            request,
+            external_id,
+            content,
+            self._complete(params, len(content)),
+            arrival,
+            self._eos_token_ids,
+            priority,
+        )
+
+    def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
+        """The parameters with the seed and the length settled, so that results depend on no later process."""
+        cache_tokens = self._num_blocks * self._block_size
+        max_tokens = params.max_tokens
+        if max_tokens is None:
+            max_tokens = max(1, min(self._max_model_len, cache_tokens) - length)
+        max_tokens = min(max_tokens, self._max_model_len - length)
+        if length + max_tokens > cache_tokens:
+            raise ValueError(
+                f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache of {cache_tokens} tokens "
+                f"({self._num_blocks} blocks of {self._block_size})"
+            )
+        seed = params.seed if params.seed is not None and params.seed >= 0 else self._seeds.randint(0, MAX_SEED)
+        return msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)

@@ -1,0 +1,140 @@
+"""OutputProcessor: what the core sends becomes RequestOutputs in the collectors of their requests."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...ipc.messages.outputs import TokenDelta
+from ...ipc.messages.sampling import SamplingParams
+from .collector import RequestOutputCollector
+from .detokenizer import Detokenizer
+from .outputs import CompletionOutput, RequestMetrics, RequestOutput
+
+
+@dataclass(slots=True)
+class _RequestState:
+    """A request between its registration and its end."""
+
+    external_id: str
+    params: SamplingParams
+    collector: RequestOutputCollector
+    detokenizer: Detokenizer
+    prompt: str | None
+    prompt_token_ids: list[int]
+    metrics: RequestMetrics
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    cached_tokens: int = 0
+
+
+class OutputProcessor:
+    """The table of live requests, and the only loop over a step's outputs."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, _RequestState] = {}
+
+    def __len__(self) -> int:
+        """Number of live requests."""
+        return len(self._states)
+
+    def add(
+        self,
+        request: int,
+        params: SamplingParams,
+        collector: RequestOutputCollector,
+        detokenizer: Detokenizer,
+        content: str | list[int],
+    ) -> None:
+        """Register a request, before it is sent."""
+        prompt, ids = (content, []) if isinstance(content, str) else (None, content)
+        metrics = RequestMetrics(arrival_time=time.monotonic())
+        self._states[request] = _RequestState(collector.request_id, params, collector, detokenizer, prompt, ids, metrics)
+
+    def tokenized(self, request: int, token_ids: list[int]) -> bool:
+        """Set the prompt's token ids; False when the request has ended meanwhile and must not be sent."""
+        state = self._states.get(request)
+        if state is None:
+            return False
+        state.prompt_token_ids = token_ids
+        return True
+
+    def discard(self, request: int) -> bool:
+        """Forget a request without a word to its collector; False when it is not live."""
+        return self._states.pop(request, None) is not None
+
+    def requests_of(self, external_id: str) -> list[int]:
+        """The live requests that a caller's id stands for."""
+        return [request for request, state in self._states.items() if state.external_id == external_id]
+
+    def live(self) -> list[int]:
+        """The live requests."""
+        return list(self._states)
+
+    def process(self, deltas: Iterable[TokenDelta]) -> None:
+        """Deliver a step's tokens. Those of requests no longer live are dropped: they were aborted here."""
+        now = time.monotonic()
+        for delta in deltas:
+            state = self._states.get(delta.request)
+            if state is not None:
+                self._apply(state, delta, now)
+                if delta.finish_reason is not None:
+                    del self._states[delta.request]
+
+    def _apply(self, state: _RequestState, delta: TokenDelta, now: float) -> None:
+        assert delta.position == len(state.token_ids), f"{state.external_id}: token {delta.position} is lost or repeated"
+        if delta.tokens:
+            state.metrics.first_token_time = state.metrics.first_token_time or now
+            state.metrics.last_token_time = now
+        state.metrics.first_scheduled_time = state.metrics.first_scheduled_time or delta.scheduled
+        state.cached_tokens = max(state.cached_tokens, delta.cached_tokens)
+        state.token_ids += delta.tokens
+        state.metrics.num_generation_tokens = len(state.token_ids)
+        # The token that stopped the request is counted but not shown.
+        shown = delta.tokens[:-1] if delta.finish_reason == "stop" else delta.tokens
+        text = state.detokenizer.push(shown)
+        if delta.finish_reason is not None:
+            text += state.detokenizer.flush()
+        state.text += text
+        if delta.finish_reason is not None or state.params.output_kind != "final_only":
+            state.collector.put(_output(state, delta, text))
+
+    def finish(self, request: int, delta: TokenDelta) -> None:
+        """End a live request from this side, with what it has so far."""
+        state = self._states.pop(request)
+        self._apply(state, delta, time.monotonic())
+
+    def abort(self, request: int) -> None:
+        """End a live request with finish reason "abort"."""
+        position = len(self._states[request].token_ids)
+        self.finish(request, TokenDelta(request, position, [], "abort"))
+
+    def fail(self, request: int, error: Exception) -> None:
+        """End a request by an error."""
+        state = self._states.pop(request, None)
+        if state is not None:
+            state.collector.put_error(error)
+
+    def fail_all(self, error: Exception) -> None:
+        """End every live request by an error."""
+        for request in self.live():
+            self.fail(request, error)
+
+
+def _output(state: _RequestState, delta: TokenDelta, text: str) -> RequestOutput:
+    is_delta = state.params.output_kind == "delta"
+    completion = CompletionOutput(
+        index=0,
+        text=text if is_delta else state.text,
+        token_ids=list(delta.tokens) if is_delta else list(state.token_ids),
+        finish_reason=delta.finish_reason,
+        stop_reason=delta.stop_reason,
+    )
+    return RequestOutput(
+        request_id=state.external_id,
+        prompt=state.prompt,
+        prompt_token_ids=state.prompt_token_ids,
+        outputs=[completion],
+        finished=delta.finish_reason is not None,
+        num_cached_tokens=state.cached_tokens,
+        metrics=state.metrics,
+    )

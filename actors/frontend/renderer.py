@@ -1,0 +1,76 @@
+"""Renderer: the one owner of the tokenizer and the chat template."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer, decoders
+
+from ...ipc.messages.config import Checkpoint
+from .detokenizer import Detokenizer, Vocabulary
+
+_INLINE_CHARACTERS = 4096  # a longer text is tokenised in a thread, so that it holds nobody up
+
+
+class Renderer:
+    """Turns text and conversations into token ids, and tokens back into text."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Load the tokenizer. Raises ValueError, naming the file, when it is missing or broken."""
+        self._directory = Path(checkpoint.tokenizer_directory)
+        file = self._directory / "tokenizer.json"
+        try:
+            self.tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception
+            raise ValueError(f"tokenizer {file} cannot be loaded: {error}") from error
+        byte_level = isinstance(self.tokenizer.decoder, decoders.ByteLevel)
+        self._vocabulary = Vocabulary(self.tokenizer, byte_level=byte_level)
+        self._template: str | None = None
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Raises ValueError for text that is no valid Unicode."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"prompt holds a lone surrogate, {text[error.start]!r} at character {error.start}") from None
+        if len(text) <= _INLINE_CHARACTERS:
+            return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # encode_batch gives up the GIL while it works; encode does not.
+        batch = await asyncio.to_thread(self.tokenizer.encode_batch, [text], add_special_tokens=add_special_tokens)
+        return list(batch[0].ids)
+
+    def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
+        """A fresh detokeniser for the answer to one request."""
+        return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)
+
+    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
+        """The prompt for a conversation, by the model's own template (sandboxed), ready for the assistant's turn.
+
+        Raises ValueError when the model has no template, or the template refuses the messages.
+        """
+        # transformers takes a while to import and is needed for conversations only.
+        from jinja2 import TemplateError  # noqa: PLC0415
+        from transformers.utils.chat_template_utils import render_jinja_template  # noqa: PLC0415
+
+        template, tokens = self._chat_template()
+        try:
+            rendered, _ = render_jinja_template(
+                conversations=[list(messages)], chat_template=template, add_generation_prompt=True, **tokens
+            )
+        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"messages: the chat template refuses them: {error}") from error
+        return str(rendered[0])
+
+    def _chat_template(self) -> tuple[str, dict[str, str]]:
+        """The template and the special tokens it may name."""
+        file = self._directory / "tokenizer_config.json"
+        config: dict[str, Any] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+        separate = self._directory / "chat_template.jinja"
+        template = separate.read_text() if separate.exists() else config.get("chat_template")
+        if not isinstance(template, str):
+            raise ValueError(f"messages: the model in {self._directory} has no chat template; send a prompt instead")
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        values = {name: config[name] for name in names if config.get(name)}
+        return template, {name: v["content"] if isinstance(v, dict) else str(v) for name, v in values.items()}

@@ -1,0 +1,114 @@
+"""The start method of our processes: `exec` of a fresh interpreter with inherited descriptors and one boot record.
+
+The stock `spawn` pickles, puts the parent's sys.path and main module into the child and adds a resource tracker. Here a child
+shares nothing but the descriptors it is given, so a user's script needs no `__main__` guard. The object is an ordinary
+multiprocessing process: sentinel, join, terminate, exitcode; what still runs when the program ends is terminated.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+
+from ..ipc.segment import create_segment
+from .boot import Boot, encode_boot
+
+TAIL_LINES = 20
+
+
+class _Popen:
+    """What multiprocessing expects of a start method. Its sentinel is a pidfd: readable as soon as the process has ended."""
+
+    method = "exec"
+
+    def __init__(self, process: "ActorProcess") -> None:
+        self._child = subprocess.Popen(
+            process.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=process.descriptors,
+            process_group=0,  # a terminal's Ctrl-C goes to the supervisor, which stops the engine in order
+        )
+        self.pid = self._child.pid
+        self.sentinel = os.pidfd_open(self.pid)
+        self.output = self._child.stdout
+
+    @property
+    def returncode(self) -> int | None:
+        return self._child.returncode
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        return self._child.poll()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        try:
+            return self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self) -> None:
+        self._child.terminate()
+
+    def kill(self) -> None:
+        self._child.kill()
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+        assert self.output is not None
+        self.output.close()
+
+
+class ActorProcess(BaseProcess):
+    """One process of the engine. What it prints goes to our standard error; its last lines are kept for a post-mortem."""
+
+    def __init__(self, boot: Boot, descriptors: Sequence[int]) -> None:
+        super().__init__(name=boot.actor, daemon=True)
+        self._boot = boot
+        self.descriptors = list(descriptors)
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._boot_fd = -1
+
+    def command(self) -> list[str]:
+        """The command line. `-P` keeps the working directory off the child's sys.path."""
+        kind = f"ringpost.actors.{self._boot.kind}"
+        return [sys.executable, "-P", "-m", kind, "--actor", self._boot.actor, "--boot", str(self._boot_fd)]
+
+    @staticmethod
+    def _Popen(process: "ActorProcess") -> _Popen:
+        return _Popen(process)
+
+    def start(self) -> None:
+        """Start the process. The forwarding thread ends when the process does."""
+        record = encode_boot(self._boot)
+        self._boot_fd = create_segment(f"boot:{self.name}", len(record))
+        try:
+            os.pwrite(self._boot_fd, record, 0)
+            self.descriptors.append(self._boot_fd)
+            super().start()
+        finally:
+            os.close(self._boot_fd)
+        self._forwarder = threading.Thread(target=self._forward, name=f"output of {self.name}", daemon=True)
+        self._forwarder.start()
+
+    def _forward(self) -> None:
+        """Copy the child's output. In a thread, so that a blocked event loop never blocks a child that logs."""
+        for line in self._popen.output:
+            text = line.decode(errors="replace")
+            self.tail.append(text.rstrip("\n"))
+            try:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+            except (OSError, ValueError):  # standard error is closed; keep draining
+                pass
+
+    def reap(self, timeout: float | None) -> bool:
+        """Wait for the process to end; True when it has and everything it printed has been kept."""
+        self.join(timeout)
+        if self.exitcode is None:
+            return False
+        self._forwarder.join(timeout=1)
+        return True

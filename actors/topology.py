@@ -1,0 +1,86 @@
+"""Which actors an engine has and which mailbox joins which: made once, kept by the supervisor, inherited by children."""
+
+import os
+
+from ..ipc.codec import codec_of
+from ..ipc.messages.config import EngineConfig
+from ..ipc.messages.control import FromActor, ToActor
+from ..ipc.messages.outputs import OutputMessage
+from ..ipc.messages.plans import PlanMessage
+from ..ipc.messages.requests import RequestMessage
+from ..ipc.messages.results import ResultMessage
+from ..ipc.ring import RingHandle, create_ring
+from .boot import Boot
+
+DATA_RING_BYTES = 1 << 20  # touched only as far as traffic reaches; larger messages cross in fragments
+CONTROL_RING_BYTES = 1 << 16
+
+_UNIONS = {
+    "requests": RequestMessage,
+    "outputs": OutputMessage,
+    "plans": PlanMessage,
+    "results": ResultMessage,
+    "to": ToActor,
+    "from": FromActor,
+}
+
+
+def _ring(hop: str, which: str, capacity: int = DATA_RING_BYTES, readers: int = 1) -> RingHandle:
+    return create_ring(f"{hop}[{which}]", capacity, codec_of(_UNIONS[hop]).fingerprint, readers)
+
+
+class Topology:
+    """The mailboxes of one engine with one frontend, and the boot records that hand them out."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        world_size = config.parallel.tensor_parallel_size
+        self.requests = _ring("requests", "0,0")
+        self.outputs = _ring("outputs", "0,0")
+        self._plans = _ring("plans", "0", readers=world_size)
+        self._results = [_ring("results", f"0,{rank}") for rank in range(world_size)]
+        self._boots = [self._core(), *(self._worker(rank) for rank in range(world_size))]
+
+    def _core(self) -> Boot:
+        return Boot(
+            actor="core0",
+            kind="engine_core",
+            requests=[self.requests],
+            outputs=[self.outputs],
+            plans=self._plans,
+            results=self._results,
+            **self._common("core0"),
+        )
+
+    def _worker(self, rank: int) -> Boot:
+        actor = f"worker0.{rank}"
+        return Boot(
+            actor=actor,
+            kind="worker",
+            rank=rank,
+            local_rank=rank,
+            plans=self._plans,
+            results=[self._results[rank]],
+            **self._common(actor),
+        )
+
+    def _common(self, actor: str) -> dict[str, object]:
+        return {
+            "epoch": 1,
+            "supervisor": os.getpid(),
+            "config": self._config,
+            "to_actor": _ring("to", actor, CONTROL_RING_BYTES),
+            "from_actor": _ring("from", actor, CONTROL_RING_BYTES),
+        }
+
+    def boots(self) -> list[Boot]:
+        """One boot record a child process."""
+        return self._boots
+
+    def close(self) -> None:
+        """Close every descriptor. The memory goes when the last process that maps it has ended."""
+        handles = [self.requests, self.outputs, self._plans, *self._results]
+        for boot in self._boots:
+            handles += [boot.to_actor, boot.from_actor]
+        for handle in handles:
+            handle.close()

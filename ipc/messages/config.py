@@ -1,0 +1,108 @@
+"""EngineConfig: every option of the engine, in one frozen value that is passed whole.
+
+It lives with the messages because it crosses processes in the boot record, and because every layer may import this leaf.
+Each field has a default, so a test builds any component from `EngineConfig()`.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .sampling import MAX_SEED
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class SubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the parts of EngineConfig. The description of a field is its help text on the command line."""
+
+
+class ModelConfig(SubConfig, frozen=True, kw_only=True):
+    """Which model, in which precision and length."""
+
+    model: Annotated[str, Meta(description="alias, local directory, .gguf file or hub id of the model")] = "smollm2"
+    tokenizer: Annotated[
+        str | None, Meta(description="directory or tokenizer.json to take the tokenizer from (default: the model's)")
+    ] = None
+    revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub id")] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="precision of weights, activations and KV cache; auto: the checkpoint's where the CPU is fast at it"),
+    ] = "auto"
+    max_model_len: Annotated[
+        Positive | None, Meta(description="tokens of prompt and answer together (default: the model's own limit)")
+    ] = None
+
+
+class CacheConfig(SubConfig, frozen=True, kw_only=True):
+    """The paged KV cache."""
+
+    block_size: Annotated[Positive, Meta(description="tokens in a block of the KV cache")] = 16
+    kv_cache_memory_bytes: Annotated[
+        Positive | None, Meta(description="bytes of KV cache (default: a quarter of the free memory, at most 4 GiB)")
+    ] = None
+    num_blocks_override: Annotated[
+        Positive | None, Meta(description="blocks of KV cache, whatever the memory allows (for tests)")
+    ] = None
+
+
+class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
+    """What one step may hold."""
+
+    max_num_seqs: Annotated[Positive, Meta(description="requests that run at once")] = 128
+    max_num_batched_tokens: Annotated[Positive, Meta(description="tokens computed in one step")] = 2048
+
+
+class ParallelConfig(SubConfig, frozen=True, kw_only=True):
+    """How many processes of each kind share the work."""
+
+    tensor_parallel_size: Annotated[Literal[1], Meta(description="workers that share each layer (only 1 so far)")] = 1
+    data_parallel_size: Annotated[Literal[1], Meta(description="engine cores (only 1 so far)")] = 1
+    num_threads: Annotated[
+        Positive | None, Meta(description="compute threads of a worker (default: the cores this process may use)")
+    ] = None
+
+
+class QuantizationConfig(SubConfig, frozen=True, kw_only=True):
+    """How weights are stored."""
+
+    quantization: Annotated[Literal["none"], Meta(description="weight-only quantisation at load (only none so far)")] = "none"
+
+
+class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
+    """Processes and their logs."""
+
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_SEED)] | None,
+        Meta(description="makes the seeds of requests without one repeatable (default: random)"),
+    ] = None
+    loop: Annotated[Literal["uvloop", "asyncio"], Meta(description="event loop of the engine's processes")] = "uvloop"
+    startup_timeout: Annotated[float, Meta(gt=0, description="seconds a process may take to become ready")] = 600.0
+    shutdown_timeout: Annotated[float, Meta(ge=0, description="seconds a process may take to stop before it is killed")] = 5.0
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = "info"
+    log_format: Annotated[Literal["text", "json"], Meta(description="form of a log line")] = "text"
+
+
+class Checkpoint(SubConfig, frozen=True, kw_only=True):
+    """What the edge found out about the model before any process started; no option, so not on the command line."""
+
+    directory: str = ""  # holds config.json and safetensors; empty: not resolved
+    tokenizer_directory: str = ""  # holds tokenizer.json
+    architecture: str = ""
+    hf_config: dict[str, Any] = {}  # config.json as it is
+    vocab_size: int = 0
+    eos_token_ids: tuple[int, ...] = ()
+    max_model_len: int = 0  # effective: the option, else the model's own limit
+
+
+class EngineConfig(SubConfig, frozen=True, kw_only=True):
+    """All options, grouped by the layer that reads them."""
+
+    model: ModelConfig = ModelConfig()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    quantization: QuantizationConfig = QuantizationConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    checkpoint: Checkpoint = Checkpoint()

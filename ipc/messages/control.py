@@ -1,0 +1,42 @@
+"""Mailboxes control, supervisor <-> every actor: one writer and one reader each way."""
+
+from .base import Message
+from .failure import Failure
+
+
+class Reattach(Message):
+    """A peer was restarted with this epoch; its mailboxes are the same."""
+
+    peer: str
+    epoch: int
+
+
+class Drain(Message):
+    """Finish what runs for at most `seconds`, accept nothing new."""
+
+    seconds: float
+
+
+class Stop(Message):
+    """Leave now, in good order."""
+
+
+class Hello(Message):
+    """An actor's process is up and has attached its mailboxes."""
+
+    actor: str
+    pid: int
+    epoch: int
+
+
+class ActorReady(Message):
+    """An actor can take work. The values are what it learned while it started."""
+
+    actor: str
+    num_blocks: int = 0
+    max_model_len: int = 0
+    seconds: dict[str, float] = {}  # where the time went, by phase
+
+
+ToActor = Reattach | Drain | Stop
+FromActor = Hello | ActorReady | Failure

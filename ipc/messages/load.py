@@ -1,0 +1,23 @@
+"""Mailbox load, cores -> coordinator -> frontends: boards on which the latest value wins."""
+
+from .base import Message
+
+
+class LoadStats(Message):
+    """How busy a core is."""
+
+    core: int
+    running: int
+    waiting: int
+    used_blocks: int
+    num_blocks: int
+
+
+class WaveState(Message):
+    """Whether the cores step in lock-step, and in which wave."""
+
+    wave: int
+    running: bool
+
+
+LoadMessage = LoadStats | WaveState

@@ -1,0 +1,60 @@
+"""Mailbox outputs[d,a], engine core -> frontend: one writer, one reader."""
+
+from typing import Literal
+
+from .base import Message, Record
+from .failure import Failure
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class TokenDelta(Record):
+    """New tokens of one request. `position` makes a lost or repeated token visible: it must equal the count received so far."""
+
+    request: int
+    position: int  # index of tokens[0] among the request's output tokens
+    tokens: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop token id or string that ended it; None for eos and length
+    cached_tokens: int = 0  # prompt tokens whose KV was not computed anew
+    scheduled: float = 0.0  # first scheduled at, seconds of CLOCK_MONOTONIC
+
+
+class Boundary(Record):
+    """The answer to one chunk of a session is complete."""
+
+    request: int
+    chunk: int
+    context_length: int  # tokens in the session's context now
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
+
+
+class StepOutputs(Message):
+    """What one step brought for the requests of one frontend. Deltas come before boundaries."""
+
+    step: int
+    deltas: list[TokenDelta]
+    boundaries: list[Boundary] = []
+
+
+class EngineDescription(Record):
+    """Numbers of a core at one moment."""
+
+    running: int
+    waiting: int
+    num_blocks: int
+    free_blocks: int
+    steps: int
+
+
+class UtilityReply(Message):
+    """Answer to the utility call with this number."""
+
+    call: int
+    ok: bool = True
+    message: str = ""
+    description: EngineDescription | None = None
+
+
+OutputMessage = StepOutputs | UtilityReply | Failure

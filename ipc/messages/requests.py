@@ -1,0 +1,82 @@
+"""Mailbox requests[a,d], frontend -> engine core: one writer, one reader."""
+
+from .base import Message
+from .sampling import SamplingParams
+
+FRONTEND_SHIFT = 48  # the number of a request or call is frontend index << FRONTEND_SHIFT | counter
+
+
+class AddRequest(Message):
+    """Start a request, or go on with one whose core was restarted."""
+
+    request: int  # unique in the engine, see FRONTEND_SHIFT
+    external_id: str  # the caller's id, for logs and errors only
+    prompt: list[int]
+    params: SamplingParams  # seed is set: results do not depend on the process that samples
+    arrival: float  # seconds of CLOCK_MONOTONIC, which all processes of a machine share
+    eos_token_ids: tuple[int, ...] = ()
+    priority: int = 0  # lower runs earlier
+    output: list[int] = []  # tokens already delivered before a restart; still output for every rule
+    resumable: bool = False  # a session: more input may follow
+    cache_salt: str = ""  # requests share cached prefixes only under the same salt
+
+
+class AppendInput(Message):
+    """The next chunk of a session's input."""
+
+    request: int
+    chunk: int  # number of the chunk, from 0 for the one in AddRequest
+    tokens: list[int]
+    arrival: float
+    params: SamplingParams | None = None  # None: as before
+    keep_last_token: bool = False  # whether the last sampled token of the chunk before stays in the context
+
+
+class CloseInput(Message):
+    """A session's input ends: what is queued is answered, then the session is finished."""
+
+    request: int
+
+
+class Truncate(Message):
+    """Forget a session's context from token `length` on, and stop what is being generated."""
+
+    request: int
+    length: int
+
+
+class Fork(Message):
+    """Start `child` with the context of `request`, sharing its blocks."""
+
+    request: int
+    child: int
+    seed: int
+    external_id: str = ""
+
+
+class Abort(Message):
+    """Stop a request and free what it holds. Unknown ids are ignored, so aborting twice is harmless."""
+
+    request: int
+
+
+class Resume(Message):
+    """A restarted core discards what it reads until the Resume of its own epoch."""
+
+    epoch: int
+
+
+class ResetPrefixCache(Message):
+    """Forget cached blocks; answered by a UtilityReply."""
+
+    call: int
+    preempt_running: bool = False
+
+
+class DescribeEngine(Message):
+    """Ask for the numbers of the core and its workers; answered by a UtilityReply with an EngineDescription."""
+
+    call: int
+
+
+RequestMessage = AddRequest | AppendInput | CloseInput | Truncate | Fork | Abort | Resume | ResetPrefixCache | DescribeEngine

@@ -1,0 +1,53 @@
+"""Mailbox results[d,r], worker r -> engine core: one writer, one reader."""
+
+from .base import Message, Record
+from .failure import Failure
+
+
+class WorkerReady(Message):
+    """The weights are loaded."""
+
+    rank: int
+    num_blocks: int  # blocks of KV cache this rank can hold
+    load_seconds: float
+
+
+class RowFailure(Record):
+    """One request of a step failed; the others have their tokens."""
+
+    index: int  # into StepPlan.rows
+    kind: str
+    message: str
+    traceback: str = ""
+
+
+class StepResult(Message):
+    """Tokens of a step, parallel to StepPlan.sample. Only the output rank sends it."""
+
+    step: int
+    tokens: list[int]
+    failures: list[RowFailure] = []
+
+
+class WorkerDescription(Record):
+    """Numbers of a worker at one moment."""
+
+    rank: int
+    pid: int
+    device: str
+    dtype: str
+    num_threads: int
+    weight_bytes: int
+    cache_bytes: int
+    steps: int
+
+
+class CallResult(Message):
+    """Answer to the worker call with this number (InitCache answers as call 0)."""
+
+    call: int
+    rank: int
+    description: WorkerDescription | None = None
+
+
+ResultMessage = WorkerReady | StepResult | CallResult | Failure

@@ -1,0 +1,24 @@
+"""The CPU set: torch operators and oneDNN with weights packed once.
+
+The noise is the reference's, which is exact by definition and no slower than anything torch offers.
+"""
+
+from ..reference.noise import gumbel_noise, gumbel_noise_at
+from .attention import paged_attention, plan_attention
+from .cache import write_kv
+from .elementwise import add_rms_norm, rms_norm, rotary, silu_and_mul
+from .linear import linear, pack_linear
+
+__all__ = [
+    "add_rms_norm",
+    "gumbel_noise",
+    "gumbel_noise_at",
+    "linear",
+    "pack_linear",
+    "paged_attention",
+    "plan_attention",
+    "rms_norm",
+    "rotary",
+    "silu_and_mul",
+    "write_kv",
+]

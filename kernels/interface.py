@@ -1,0 +1,92 @@
+"""What a kernel set offers: the functions every set defines with equal signatures, and the values they share.
+
+Flat batches: T is the number of tokens of a step over all its requests, in request order. Caches are
+[num_blocks, num_kv_heads, block_size, head_dim]; slot = block * block_size + offset.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, dtype
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """Which positions a step computes, request by request.
+
+    Request r computes positions starts[r] .. starts[r] + counts[r] - 1; each attends to all positions up to its own,
+    whose keys and values lie in the blocks block_table[r], in order. Entries past a request's last block are ignored.
+    """
+
+    block_table: npt.NDArray[np.int32]  # [R, W]
+    starts: npt.NDArray[np.int64]  # [R]
+    counts: npt.NDArray[np.int64]  # [R], at least 1; sum T
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A matrix in the form a set's `linear` wants. Only the set that made it can read `data`."""
+
+    data: Tensor
+    out_features: int
+    in_features: int
+    nbytes: int
+
+
+class KernelSet(Protocol):
+    """The functions of a set. Results are new tensors, in the dtype of the first argument, unless said otherwise."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [T, hidden] divided by its root mean square (taken in float32), times weight [hidden]."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual)."""
+        ...
+
+    def rotary(self, heads: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        """Rotate heads [T, H, D] (queries and keys alike) by their positions [T]; pairs are (i, i + D / 2).
+
+        cos_sin is float32 [max_positions, D]: D / 2 cosines, then D / 2 sines.
+        """
+        ...
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up for gate_up [T, 2 * I], the gate in the first half."""
+        ...
+
+    def write_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+        """Store k and v [T, Hk, D] at the slots int64 [T] of the caches, in place."""
+        ...
+
+    def plan_attention(self, batch: AttentionBatch, *, num_kv_heads: int, block_size: int, dtype: dtype) -> Any:
+        """What `paged_attention` needs and all layers of a step share, computed once a step."""
+        ...
+
+    def paged_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Any, scale: float) -> Tensor:
+        """Causal attention of q [T, H, D] over the cached positions of its request; [T, H, D].
+
+        The step's own keys and values are in the cache already. Query head h reads KV head h // (H / Hk).
+        """
+        ...
+
+    def pack_linear(self, weight: Tensor) -> PackedWeight:
+        """Prepare weight [out, in] for `linear`. The caller may drop the dense one."""
+        ...
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        """x [T, in] @ weight.T + bias; [T, out]."""
+        ...
+
+    def gumbel_noise(self, seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+        """Standard Gumbel noise float32 [R, vocab_size], a function of (seed, position, token) alone.
+
+        seeds and positions are int64 [R]; a position is the index, in the whole sequence, of the token being drawn.
+        """
+        ...
+
+    def gumbel_noise_at(self, seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
+        """The same noise for chosen tokens: three int64 [N] to float32 [N]."""
+        ...

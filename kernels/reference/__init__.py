@@ -1,0 +1,23 @@
+"""The reference set: plain torch, written to be read. It defines what every other set must compute."""
+
+from .activation import silu_and_mul
+from .attention import paged_attention, plan_attention
+from .cache import write_kv
+from .linear import linear, pack_linear
+from .noise import gumbel_noise, gumbel_noise_at
+from .norm import add_rms_norm, rms_norm
+from .rotary import rotary
+
+__all__ = [
+    "add_rms_norm",
+    "gumbel_noise",
+    "gumbel_noise_at",
+    "linear",
+    "pack_linear",
+    "paged_attention",
+    "plan_attention",
+    "rms_norm",
+    "rotary",
+    "silu_and_mul",
+    "write_kv",
+]

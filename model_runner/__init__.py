@@ -1,0 +1,1 @@
+"""Executes step plans: weights, models, KV cache and sampling of one worker."""

@@ -1,0 +1,83 @@
+"""From the rows of a step to the tensors of its forward pass and of its sampling."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..ipc.messages.plans import StepPlan
+from ..kernels.interface import AttentionBatch, KernelSet
+from .inputs import StepInputs
+from .kv_cache import KVCache
+from .sampler import SamplingBatch
+from .states import RowStates
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The scheduled requests of a step, or some of them: parallel arrays of length R."""
+
+    rows: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    sampled: npt.NDArray[np.bool_]  # whether the last position yields a token
+
+    @classmethod
+    def from_plan(cls, plan: StepPlan) -> "StepRows":
+        """All requests of a plan, in its order."""
+        rows, starts, counts = (np.array(part, dtype=np.int64) for part in (plan.rows, plan.starts, plan.counts))
+        sampled = np.zeros(len(rows), dtype=np.bool_)
+        sampled[plan.sample] = True
+        return cls(rows, starts, counts, sampled)
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """The position after the last computed one: that of the token being drawn."""
+        return self.starts + self.counts
+
+    def only(self, index: int) -> "StepRows":
+        """One request alone."""
+        one = slice(index, index + 1)
+        return StepRows(self.rows[one], self.starts[one], self.counts[one], self.sampled[one])
+
+
+def build_inputs(step: StepRows, states: RowStates, cache: KVCache, kernels: KernelSet) -> StepInputs:
+    """The flat batch: request after request, each with its positions in order."""
+    flat_rows, positions = step.rows, step.starts
+    lasts = np.cumsum(step.counts) - 1
+    if len(lasts) and lasts[-1] != len(lasts) - 1:
+        flat_rows = np.repeat(step.rows, step.counts)
+        positions = np.arange(lasts[-1] + 1) + np.repeat(step.ends - 1 - lasts, step.counts)
+    size = cache.block_size
+    table = states.blocks[step.rows, : -(-int(step.ends.max()) // size)]
+    slots = states.blocks[flat_rows, positions // size].astype(np.int64) * size + positions % size
+    plan = kernels.plan_attention(
+        AttentionBatch(table, step.starts, step.counts),
+        num_kv_heads=cache.num_kv_heads,
+        block_size=size,
+        dtype=cache.dtype,
+    )
+    return StepInputs(
+        tokens=torch.from_numpy(states.tokens[flat_rows, positions].astype(np.int64)),
+        positions=torch.from_numpy(positions),
+        slots=torch.from_numpy(slots),
+        attention=plan,
+        logit_rows=None
+        if len(lasts) == len(positions) and step.sampled.all()
+        else torch.from_numpy(lasts[step.sampled]),
+    )
+
+
+def sampling_batch(step: StepRows, states: RowStates) -> SamplingBatch:
+    """Parameters and positions of the requests that yield a token."""
+    rows = step.rows[step.sampled]
+    return SamplingBatch(
+        greedy=torch.from_numpy(states.greedy[rows]),
+        temperature=torch.from_numpy(states.temperature[rows]),
+        top_k=torch.from_numpy(states.top_k[rows]),
+        top_p=torch.from_numpy(states.top_p[rows]),
+        min_p=torch.from_numpy(states.min_p[rows]),
+        seeds=torch.from_numpy(states.seeds[rows]),
+        positions=torch.from_numpy(step.ends[step.sampled]),
+    )

@@ -1,0 +1,1 @@
+"""Model definitions, and the registry that finds them by architecture."""

@@ -1,0 +1,81 @@
+"""RowStates: what the runner remembers of the running requests, one row each.
+
+Plans bring only changes, so tokens, block tables and sampling parameters live here as arrays that a step indexes at
+once, whatever the number of rows.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ipc.messages.plans import NewRow, StepPlan
+from ..ipc.messages.sampling import LOWEST_TEMPERATURE, SamplingParams
+
+
+class RowStates:
+    """Rows 0 .. max_num_seqs - 1. What a row without a request holds has no meaning."""
+
+    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        # One more than the longest sequence: the last position may still yield a token, which no step computes.
+        self.tokens = np.zeros((max_num_seqs, max_model_len + 1), dtype=np.int32)
+        self.lengths = np.zeros(max_num_seqs, dtype=np.int64)  # tokens known
+        self.blocks = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
+        self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
+        self.greedy = np.ones(max_num_seqs, dtype=np.bool_)
+        self.temperature = np.ones(max_num_seqs, dtype=np.float32)
+        self.top_k = np.zeros(max_num_seqs, dtype=np.int64)  # 0: off
+        self.top_p = np.ones(max_num_seqs, dtype=np.float32)
+        self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
+        self.seeds = np.zeros(max_num_seqs, dtype=np.int64)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take in what a plan brings, before its step is computed. ValueError: the plan exceeds a row."""
+        for new in plan.new:
+            self._enter(new)
+        for more in plan.appended:
+            self._write_tokens(more.row, more.start, more.tokens)
+        for row, blocks in zip(plan.rows, plan.blocks, strict=True):
+            if blocks:
+                self._append_blocks(row, blocks)
+
+    def put_sampled(
+        self, rows: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
+    ) -> None:
+        """Make each token the last one of its row, at its position."""
+        self.tokens[rows, positions] = tokens
+        self.lengths[rows] = positions + 1
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        self.lengths[:] = 0
+        self.num_blocks[:] = 0
+
+    def _enter(self, new: NewRow) -> None:
+        self.num_blocks[new.row] = 0
+        self._write_tokens(new.row, 0, new.tokens)
+        self._append_blocks(new.row, new.blocks)
+        self._set_params(new.row, new.params)
+
+    def _set_params(self, row: int, params: SamplingParams) -> None:
+        if not params.greedy and (params.seed is None or params.seed < 0):
+            raise ValueError(f"seed of row {row} must be set before a request reaches a worker, got {params.seed}")
+        self.greedy[row] = params.greedy
+        self.temperature[row] = max(params.temperature, LOWEST_TEMPERATURE)
+        self.top_k[row] = max(params.top_k, 0)
+        self.top_p[row] = params.top_p
+        self.min_p[row] = params.min_p
+        self.seeds[row] = params.seed or 0
+
+    def _write_tokens(self, row: int, start: int, tokens: list[int]) -> None:
+        end, limit = start + len(tokens), self.tokens.shape[1]
+        if end > limit:
+            raise ValueError(f"row {row} holds at most {limit} tokens, got {end}")
+        self.tokens[row, start:end] = tokens
+        self.lengths[row] = end
+
+    def _append_blocks(self, row: int, blocks: list[int]) -> None:
+        held = int(self.num_blocks[row])
+        end, limit = held + len(blocks), self.blocks.shape[1]
+        if end > limit:
+            raise ValueError(f"row {row} holds at most {limit} blocks, got {end}")
+        self.blocks[row, held:end] = blocks
+        self.num_blocks[row] = end

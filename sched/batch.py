@@ -1,0 +1,52 @@
+"""Batch: a step from the first request put in until its result has been applied."""
+
+from ..ipc.messages.plans import NewRow, StepPlan
+from .request import Request
+
+
+class Batch:
+    """The lists of a StepPlan, with the requests that its entries and samples stand for."""
+
+    __slots__ = ("blocks", "budget", "counts", "new", "requests", "rows", "sample", "sampled", "starts", "step")
+
+    def __init__(self, step: int, budget: int) -> None:
+        self.step = step
+        self.budget = budget  # tokens that may still be added
+        self.new: list[NewRow] = []
+        self.rows: list[int] = []
+        self.starts: list[int] = []
+        self.counts: list[int] = []
+        self.blocks: list[list[int]] = []
+        self.sample: list[int] = []
+        self.requests: list[Request] = []  # parallel to rows
+        self.sampled: list[Request] = []  # parallel to sample
+
+    def add(self, request: Request, count: int, blocks: list[int]) -> None:
+        """Compute the request's next `count` positions, after appending `blocks` to its table in the workers.
+
+        The request's counts advance at once, not when the result arrives, so that the next step can be planned first.
+        """
+        start = request.num_computed
+        end = start + count
+        if end == request.num_schedulable:
+            self.sample.append(len(self.rows))
+            self.sampled.append(request)
+            if end < request.max_positions:
+                request.num_schedulable = end + 1
+        request.num_computed = end
+        self.requests.append(request)
+        self.rows.append(request.row)
+        self.starts.append(start)
+        self.counts.append(count)
+        self.blocks.append(blocks)
+        self.budget -= count
+
+    def add_new(self, request: Request, count: int, blocks: list[int]) -> None:
+        """The same for a request that enters a row: its data crosses to the workers here, and only here."""
+        tokens = [*request.prompt, *request.output]
+        self.new.append(NewRow(request.row, request.request_id, tokens, len(request.prompt), blocks, request.params))
+        self.add(request, count, [])
+
+    def plan(self) -> StepPlan:
+        """The step as the workers get it."""
+        return StepPlan(self.step, self.new, self.rows, self.starts, self.counts, self.blocks, self.sample)

@@ -1,0 +1,33 @@
+"""What the scheduler tells its caller: the news of a step, and its numbers."""
+
+from dataclasses import dataclass
+
+from ..ipc.messages.outputs import TokenDelta
+from ..ipc.messages.results import RowFailure
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """A request that failed alone. Its delta says finish_reason "error"; this says why."""
+
+    request: int
+    failure: RowFailure
+
+
+@dataclass(frozen=True, slots=True)
+class StepUpdate:
+    """The news of one step: a delta for each request that failed, then for each that got a token."""
+
+    deltas: list[TokenDelta]
+    failures: list[RequestFailure]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Numbers of a scheduler at one moment."""
+
+    running: int
+    waiting: int
+    num_blocks: int
+    free_blocks: int  # not allocated; they may be promised to running requests
+    steps: int  # whose results have been applied

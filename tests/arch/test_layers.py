@@ -1,0 +1,172 @@
+"""Who may import whom. Function-level and TYPE_CHECKING imports count like any other."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+from source_tree import Import, Module, imports, module_of, modules
+
+PICKLES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "zmq"}
+
+# Files directly in actors/ that put actors together. They may know an actor's kind; no actor may know them.
+COMPOSITION = {"cli", "complete", "launch", "llm"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The layers it may import besides itself, and the top-level modules from elsewhere that it must not."""
+
+    may_import: set[str]
+    forbidden: set[str]
+
+
+LAYERS = {
+    # layer                      may import                                          must not import
+    "ipc.messages": Layer(set(), {"torch", "numpy", "asyncio", "time", "transformers"}),
+    "ipc": Layer({"ipc.messages"}, {"torch", "transformers"}),
+    "sched": Layer({"ipc.messages"}, {"torch", "transformers", "asyncio", "time", "threading"}),
+    "kernels": Layer(set(), {"transformers", "asyncio"}),
+    "model_runner.checkpoint": Layer({"ipc.messages"}, {"torch", "transformers", "asyncio", "uvloop", "aiohttp"}),
+    "model_runner": Layer({"ipc.messages", "kernels", "model_runner.checkpoint"}, {"asyncio", "uvloop", "aiohttp"}),
+    "actors": Layer({"ipc", "ipc.messages"}, {"torch", "transformers"}),
+    "actors.config": Layer({"actors", "ipc.messages", "model_runner.checkpoint"}, {"torch", "transformers"}),
+    "actors.frontend": Layer({"actors", "actors.config", "ipc", "ipc.messages"}, {"torch"}),
+    "actors.engine_core": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
+    "actors.worker": Layer({"actors", "ipc", "ipc.messages", "model_runner"}, {"transformers", "tokenizers"}),
+    "composition": Layer(
+        {"actors", "actors.config", "actors.frontend", "ipc", "ipc.messages", "model_runner.checkpoint"},
+        {"torch", "transformers"},
+    ),
+    "root": Layer(
+        {"composition", "actors", "actors.config", "actors.frontend", "ipc", "ipc.messages"}, {"torch", "transformers"}
+    ),
+}
+
+# Imports inside functions, as (module, imported package or module): why it has to be late. Entry points need no entry.
+LATE = {
+    ("actors.frontend.renderer", "jinja2"): "only a model with a chat template needs it",
+    ("actors.frontend.renderer", "transformers"): "slow to import; only a model with a chat template needs it",
+    ("model_runner.checkpoint.hub", "huggingface_hub"): "slow to import; only a model from the hub needs it",
+    ("model_runner.checkpoint.locate", "ringpost.model_runner.checkpoint.gguf_convert"): "brings numpy and gguf along",
+    ("model_runner.checkpoint.progress", "rich"): "slow to import; only a long download or conversion shows progress",
+}
+ENTRY_POINT = re.compile(r"actors\.\w+\.(?:main|__main__)")
+
+# Modules that import by a computed name: why.
+DYNAMIC = {
+    "": "loads the public names on first use",
+    "kernels.select": "imports one kernel set only",
+}
+
+
+def layer_of(module: Module) -> str:
+    if "." not in module.name and module.name in {"", "__main__"}:
+        return "root"
+    if module.name.startswith("actors.") and module.name.removeprefix("actors.") in COMPOSITION:
+        return "composition"
+    name = module.name
+    while name and name not in LAYERS:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def internal_imports(module: Module) -> list[tuple[Import, Module]]:
+    found = [(entry, module_of(entry.target)) for entry in imports(module)]
+    return [(entry, target) for entry, target in found if target is not None and target != module]
+
+
+def runtime_edges(module: Module) -> set[str]:
+    """Names of the modules that importing this one runs: for a.b.c also a and a.b, unless they hold this module."""
+    edges = set()
+    for _, target in internal_imports(module):
+        name = target.name
+        while name:
+            if not (module.name + ".").startswith(name + "."):
+                edges.add(name)
+            name = name.rpartition(".")[0]
+    return edges
+
+
+def test_every_module_has_a_layer() -> None:
+    homeless = [module.relative for module in modules().values() if not layer_of(module)]
+    assert not homeless, f"no layer in LAYERS for {homeless}"
+
+
+def test_every_composition_file_has_a_name_of_its_own() -> None:
+    kinds = {name.split(".")[1] for name in LAYERS if name.startswith("actors.")}
+    assert not kinds & COMPOSITION
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_imports_point_downwards(name: str) -> None:
+    module = modules()[name]
+    layer = layer_of(module)
+    allowed = LAYERS[layer].may_import | {layer}
+    wrong = [
+        f"{module.relative}:{entry.line}: {layer} must not import {layer_of(target)} ({target.relative}); "
+        f"it may import {', '.join(sorted(allowed))}"
+        for entry, target in internal_imports(module)
+        if layer_of(target) not in allowed
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_forbidden_modules_stay_out(name: str) -> None:
+    module = modules()[name]
+    layer = layer_of(module)
+    forbidden = LAYERS[layer].forbidden | PICKLES
+    wrong = [
+        f"{module.relative}:{entry.line}: {layer} must not import {entry.target.split('.')[0]}"
+        for entry in imports(module)
+        if entry.target.split(".")[0] in forbidden
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_imports_inside_the_package_are_relative(name: str) -> None:
+    module = modules()[name]
+    wrong = re.findall(r"^\s*(?:from|import) ringpost\b.*", module.text, re.MULTILINE)
+    assert not wrong, f"{module.relative}: write these relative: {wrong}"
+
+
+def late_key(module: Module, entry: Import) -> tuple[str, str]:
+    target = module_of(entry.target)
+    return module.name, f"ringpost.{target.name}" if target else entry.target.split(".")[0]
+
+
+def test_late_imports_have_a_reason() -> None:
+    late = {
+        late_key(module, entry): f"{module.relative}:{entry.line}: {entry.target}"
+        for module in modules().values()
+        if not ENTRY_POINT.fullmatch(module.name)
+        for entry in imports(module)
+        if entry.late
+    }
+    unexplained = [place for key, place in late.items() if key not in LATE]
+    assert not unexplained, "\n".join(["imports inside functions; move them up or add a reason to LATE:", *unexplained])
+    assert not set(LATE) - set(late), f"these entries of LATE are out of date: {sorted(set(LATE) - set(late))}"
+
+
+def test_computed_imports_have_a_reason() -> None:
+    dynamic = {name for name, module in modules().items() if re.search(r"\b(?:import_module|__import__)\(", module.text)}
+    assert dynamic == set(DYNAMIC), "imports by a computed name escape the table above: give the reason in DYNAMIC"
+
+
+def test_no_import_cycles() -> None:
+    edges = {name: runtime_edges(module) for name, module in modules().items()}
+    reachable = {name: set(targets) for name, targets in edges.items()}
+    grown = True
+    while grown:
+        grown = False
+        for seen in reachable.values():
+            more = set().union(*(edges[name] for name in seen)) - seen
+            seen |= more
+            grown |= bool(more)
+    knot = sorted(name for name, seen in reachable.items() if name in seen)
+    assert not knot, f"these modules import each other in a circle: {knot}"
+
+
+def test_the_empty_kernels_package_stays_empty() -> None:
+    assert modules()["kernels"].text == "", "other libraries probe for a package named kernels: it must hold nothing"

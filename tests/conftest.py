@@ -1,0 +1,73 @@
+"""Fixtures for all tests: both event loops, a watchdog, and a check that a test leaves nothing behind."""
+
+import asyncio
+import faulthandler
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import uvloop
+from leaks import Possessions, mark_descendants
+
+WATCHDOG_MARGIN = 60.0  # seconds after pytest-timeout should have ended the test
+STDERR = pytest.StashKey[int]()  # the terminal's, which capturing does not replace
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare what the fixtures below rely on."""
+    config.stash[STDERR] = os.dup(2)
+    mark_descendants()
+    # The first uvloop of a process opens descriptors that libuv keeps: no leak of the test that happens to come first.
+    uvloop.new_event_loop().close()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[STDERR])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run each test under `@pytest.mark.asyncio` once on either loop."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": _uvloop}
+
+
+def _uvloop() -> asyncio.AbstractEventLoop:
+    loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_cancel_on_timeout)
+    return loop
+
+
+def _cancel_on_timeout(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the test that pytest-timeout failed: uvloop only logs what a signal handler raises."""
+    loop.default_exception_handler(context)
+    if isinstance(context.get("exception"), pytest.fail.Exception):
+        for task in asyncio.all_tasks(loop):
+            task.cancel("the test ran into its time limit")
+
+
+@pytest.fixture(autouse=True)
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the run, with every thread's stack, when a test hangs where pytest-timeout's exception cannot reach."""
+    marker = request.node.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker and marker.args else request.config.getini("timeout") or 0)
+    if limit > 0 and not sys.gettrace():
+        faulthandler.dump_traceback_later(limit + WATCHDOG_MARGIN, exit=True, file=request.config.stash[STDERR])
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """The test leaves behind no open descriptor, no process and no file in /dev/shm.
+
+    Name it before other fixtures, so that they are gone when it looks.
+    """
+    gc.collect()
+    before = Possessions.now()
+    yield
+    gc.collect()
+    left = before.left_behind()
+    assert not left, f"left behind by the test: {'; '.join(left)}"

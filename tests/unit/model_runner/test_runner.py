@@ -1,0 +1,288 @@
+"""ModelRunner against transformers' Llama on a tiny random checkpoint, in float32."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_checkpoint import write_tiny_llama
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ringpost.ipc.messages.config import CacheConfig, Checkpoint, EngineConfig, ModelConfig, SchedulerConfig
+from ringpost.ipc.messages.plans import NewRow, RowTokens, StepPlan
+from ringpost.ipc.messages.results import StepResult
+from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.model_runner.runner import FAILED_TOKEN, ModelRunner
+from ringpost.model_runner.sampler import Sampler
+
+GREEDY = SamplingParams(temperature=0.0)
+BLOCK_SIZE = 16
+MAX_LEN = 96
+BLOCKS_PER_ROW = MAX_LEN // BLOCK_SIZE
+ROWS = 4
+
+
+def engine_config(directory: Path, **model: Any) -> EngineConfig:
+    hf_config = json.loads((directory / "config.json").read_text())
+    return EngineConfig(
+        model=ModelConfig(**model),
+        cache=CacheConfig(block_size=BLOCK_SIZE),
+        scheduler=SchedulerConfig(max_num_seqs=ROWS),
+        checkpoint=Checkpoint(
+            directory=str(directory),
+            architecture="LlamaForCausalLM",
+            hf_config=hf_config,
+            vocab_size=hf_config["vocab_size"],
+            max_model_len=MAX_LEN,
+        ),
+    )
+
+
+def make_runner(directory: Path, **model: Any) -> ModelRunner:
+    runner = ModelRunner(config=engine_config(directory, **model))
+    runner.init_cache(ROWS * BLOCKS_PER_ROW)
+    return runner
+
+
+def reference_model(directory: Path) -> LlamaForCausalLM:
+    model = LlamaForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, config=LlamaConfig.from_pretrained(directory)
+    )
+    return model.eval()
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, 260, (length,), generator=generator).tolist()
+
+
+def new_row(row: int, tokens: Sequence[int], params: SamplingParams = GREEDY) -> NewRow:
+    # Blocks run backwards, so that nothing works by their being in order.
+    blocks = [(row + 1) * BLOCKS_PER_ROW - 1 - i for i in range(BLOCKS_PER_ROW)]
+    return NewRow(row, row, list(tokens), len(tokens), blocks, params)
+
+
+def plan(work: Sequence[tuple[int, int, int]], sample: Sequence[int], new: Sequence[NewRow] = (), **extra: Any) -> StepPlan:
+    """A plan of (row, start, count) entries."""
+    rows, starts, counts = (list(column) for column in zip(*work, strict=True)) if work else ([], [], [])
+    return StepPlan(0, list(new), rows, starts, counts, [[] for _ in rows], list(sample), **extra)
+
+
+def greedy_tokens(model: LlamaForCausalLM, tokens: list[int], count: int) -> list[int]:
+    with torch.inference_mode():
+        for _ in range(count):
+            tokens = [*tokens, int(model(torch.tensor([tokens])).logits[0, -1].argmax())]
+    return tokens[-count:]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path) -> LlamaForCausalLM:
+    return reference_model(directory)
+
+
+@pytest.fixture
+def runner(directory: Path) -> ModelRunner:
+    return make_runner(directory)
+
+
+@pytest.fixture
+def seen_logits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The logits of every step, in order."""
+    seen: list[torch.Tensor] = []
+    sample = Sampler.sample
+
+    def keep(self: Sampler, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        seen.append(logits.clone())
+        return sample(self, logits, batch)
+
+    monkeypatch.setattr(Sampler, "sample", keep)
+    return seen
+
+
+def prefill(runner: ModelRunner, tokens: list[int], budget: int) -> StepResult:
+    """Compute a prompt in row 0 in chunks, then sample."""
+    new, start = [new_row(0, tokens)], 0
+    while True:
+        count = min(budget, len(tokens) - start)
+        last = start + count == len(tokens)
+        result = runner.execute(plan([(0, start, count)], [0] if last else [], new))
+        if last:
+            return result
+        assert result.tokens == []
+        new, start = [], start + count
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 33, 50])
+@pytest.mark.parametrize("budget", [3, 16, MAX_LEN])
+def test_prefill_logits_match(
+    runner: ModelRunner, model: LlamaForCausalLM, seen_logits: list[torch.Tensor], length: int, budget: int
+) -> None:
+    tokens = prompt(length)
+    result = prefill(runner, tokens, budget)
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0, -1]
+    torch.testing.assert_close(seen_logits[-1][0], expected, rtol=1e-4, atol=1e-4)
+    assert result.tokens == [int(expected.argmax())]
+
+
+@pytest.mark.parametrize("length", [15, 16, 17])
+def test_greedy_decode_matches_across_block_boundaries(
+    runner: ModelRunner, model: LlamaForCausalLM, length: int
+) -> None:
+    tokens = prompt(length)
+    produced = prefill(runner, tokens, MAX_LEN).tokens
+    for step in range(20):
+        produced += runner.execute(plan([(0, length + step, 1)], [0])).tokens
+    assert produced == greedy_tokens(model, tokens, 21)
+
+
+def test_mixed_batch_equals_requests_alone(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    prompts = [prompt(9, 1), prompt(31, 2), prompt(40, 3)]
+    expected = [greedy_tokens(model, tokens, 6) for tokens in prompts]
+    produced: list[list[int]] = [[], [], []]
+    # Row 1 decodes while row 2 is read in two chunks and row 0 in one; the order in the plan is not that of rows.
+    steps = [
+        ([(1, 0, 31)], [0], [1], [new_row(1, prompts[1])]),
+        ([(2, 0, 25), (1, 31, 1), (0, 0, 9)], [2, 1], [0, 1], [new_row(2, prompts[2]), new_row(0, prompts[0])]),
+        ([(1, 32, 1), (2, 25, 15), (0, 9, 1)], [0, 1, 2], [1, 2, 0], []),
+        *(([(0, 10 + i, 1), (2, 40 + i, 1), (1, 33 + i, 1)], [2, 1, 0], [1, 2, 0], []) for i in range(3)),
+    ]
+    for work, sample, owners, new in steps:
+        for row, token in zip(owners, runner.execute(plan(work, sample, new)).tokens, strict=True):
+            produced[row].append(token)
+    assert [len(tokens) for tokens in produced] == [5, 6, 4]
+    assert produced == [expected[row][: len(tokens)] for row, tokens in enumerate(produced)]
+
+
+def test_blocks_arrive_as_they_are_needed(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    tokens = prompt(15)
+    runner.execute(StepPlan(0, [NewRow(2, 7, tokens, 15, [5], GREEDY)], [2], [0], [15], [[]], [0]))
+    produced = [
+        runner.execute(StepPlan(1 + i, [], [2], [15 + i], [1], [[3] if i == 1 else []], [0])).tokens[0] for i in range(4)
+    ]
+    assert produced == greedy_tokens(model, tokens, 5)[1:]
+
+
+def test_appended_tokens_extend_the_context(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    first, more = prompt(10, 1), prompt(8, 2)
+    prefill(runner, first, MAX_LEN)
+    # The sampled token at position 10 is overwritten: the next chunk starts there.
+    result = runner.execute(plan([(0, 10, 8)], [0], appended=[RowTokens(0, 10, more)]))
+    assert result.tokens == greedy_tokens(model, first + more, 1)
+
+
+def test_rewinding_gives_the_same_tokens(runner: ModelRunner) -> None:
+    prefill(runner, prompt(14), MAX_LEN)
+    once = [runner.execute(plan([(0, 14 + i, 1)], [0])).tokens[0] for i in range(4)]
+    again = [runner.execute(plan([(0, 14 + i, 1)], [0])).tokens[0] for i in range(4)]
+    assert again == once
+    assert runner.execute(plan([(0, 3, 12)], [0])).tokens == once[:1]
+
+
+def test_rows_and_blocks_are_reused(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    prefill(runner, prompt(60, 1), MAX_LEN)
+    runner.reset()
+    tokens = prompt(5, 2)
+    assert prefill(runner, tokens, MAX_LEN).tokens == greedy_tokens(model, tokens, 1)
+
+
+def test_seeded_tokens_do_not_depend_on_the_batch(runner: ModelRunner) -> None:
+    params = SamplingParams(temperature=1.0, seed=1234, top_p=0.95)
+    other = SamplingParams(temperature=1.0, seed=99)
+    tokens = prompt(12)
+    alone = prefill_and_decode(runner, [new_row(0, tokens, params)], [12], 10)[0]
+    together = prefill_and_decode(
+        runner, [new_row(1, prompt(30, 5), other), new_row(2, tokens, params), new_row(0, prompt(20, 6))], [30, 12, 20], 10
+    )
+    assert together[1] == alone
+    assert len(set(alone)) > 3
+
+
+def prefill_and_decode(runner: ModelRunner, new: list[NewRow], lengths: list[int], steps: int) -> list[list[int]]:
+    everyone = list(range(len(new)))
+    work = [(entry.row, 0, length) for entry, length in zip(new, lengths, strict=True)]
+    produced = [[token] for token in runner.execute(plan(work, everyone, new)).tokens]
+    for step in range(steps):
+        work = [(entry.row, length + step, 1) for entry, length in zip(new, lengths, strict=True)]
+        for tokens, token in zip(produced, runner.execute(plan(work, everyone)).tokens, strict=True):
+            tokens.append(token)
+    return produced
+
+
+def test_a_failing_request_fails_alone(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    good, bad = prompt(20), [5, 10**6, 7]  # a token outside the vocabulary
+    result = runner.execute(plan([(1, 0, 3), (0, 0, 20)], [0, 1], [new_row(0, good), new_row(1, bad)]))
+    assert result.tokens == [FAILED_TOKEN, *greedy_tokens(model, good, 1)]
+    assert [(failure.index, failure.kind) for failure in result.failures] == [(0, "IndexError")]
+    assert "Traceback" in result.failures[0].traceback
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, top_p=0.5, top_k=7, min_p=0.1)])
+def test_logits_that_are_no_numbers_fail_their_request(
+    runner: ModelRunner, model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch, params: SamplingParams
+) -> None:
+    sample = Sampler.sample
+
+    def poison(self: Sampler, logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        logits[1, 17] = float("nan")
+        return sample(self, logits, batch)
+
+    good = prompt(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "sample", poison)
+        result = runner.execute(
+            plan([(0, 0, 20), (1, 0, 4)], [0, 1], [new_row(0, good), new_row(1, prompt(4), params)])
+        )
+    assert result.tokens == [*greedy_tokens(model, good, 1), FAILED_TOKEN]
+    assert [(failure.index, failure.kind) for failure in result.failures] == [(1, "NonFiniteLogitsError")]
+    assert runner.execute(plan([(0, 20, 1)], [0])).failures == []
+
+
+def test_a_poisoned_block_does_not_reach_its_next_owner(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    tokens = prompt(20)
+    expected = prefill(runner, tokens, MAX_LEN).tokens
+    assert runner._cache is not None
+    with torch.inference_mode():
+        for cache in (cache for layer in runner._cache.layers for cache in layer):
+            cache[new_row(0, []).blocks[:2]] = float("nan")
+    assert [failure.index for failure in runner.execute(plan([(0, 19, 1)], [0])).failures] == [0]
+    assert prefill(runner, tokens, 3).tokens == expected
+
+
+def test_an_empty_step(runner: ModelRunner) -> None:
+    assert runner.execute(plan([], [])) == StepResult(0, [])
+
+
+def test_a_plan_beyond_what_is_known_is_refused(runner: ModelRunner) -> None:
+    with pytest.raises(ValueError, match=r"row 0 up to position 12, but it has 9 tokens"):
+        runner.execute(plan([(0, 0, 12)], [0], [new_row(0, prompt(9))]))
+    with pytest.raises(ValueError, match="blocks for 16"):
+        runner.execute(plan([(1, 0, 20)], [0], [NewRow(1, 1, prompt(20), 20, [2], GREEDY)]))
+    with pytest.raises(ValueError, match="row 1 holds at most 97 tokens, got 98"):
+        runner.execute(plan([(1, 0, 1)], [0], [new_row(1, prompt(98))]))
+    with pytest.raises(ValueError, match="seed of row 1"):
+        runner.execute(plan([(1, 0, 1)], [0], [new_row(1, prompt(2), SamplingParams())]))
+
+
+def test_the_last_position_of_the_longest_sequence(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    tokens = prompt(MAX_LEN)
+    assert prefill(runner, tokens, 50).tokens == greedy_tokens(model, tokens, 1)
+
+
+def test_description(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    runner.execute(plan([], []))
+    description = runner.describe()
+    parameters = sum(weight.numel() for weight in model.parameters())
+    head = model.lm_head.weight.numel()  # tied, yet held once dense and once packed
+    assert description.weight_bytes == 4 * (parameters + head)
+    assert description.cache_bytes == 2 * 2 * 2 * 16 * 4 * BLOCK_SIZE * ROWS * BLOCKS_PER_ROW
+    assert (description.dtype, description.device, description.steps) == ("float32", "cpu", 1)
+
+
