@@ -37,8 +37,8 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig
     to_actor: RingHandle
     from_actor: RingHandle
-    rank: int = 0  # order in the group; the slot in plans
-    local_rank: int = 0  # device, core binding
+    rank: int | None = None  # of a worker: its order in the group and its slot in plans
+    local_rank: int = 0  # of a worker: its device
     requests: list[RingHandle] = []
     outputs: list[RingHandle] = []
     plans: RingHandle | None = None
@@ -106,7 +106,7 @@ def run_actor(main: Main) -> NoReturn:
     boot = _read_boot()
     _die_with(boot.supervisor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    configure_logging(boot.actor, boot.config.runtime)
+    configure_logging(boot.actor, boot.config.runtime, boot.rank)
     factory = uvloop.new_event_loop if boot.config.runtime.loop == "uvloop" else asyncio.new_event_loop
     control = Control(boot)
     code = 0

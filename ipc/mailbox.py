@@ -46,6 +46,7 @@ class Sender(Generic[M]):
         if self._turn.locked() or self._discard or len(payload) > self._ring.max_record:
             raise WouldBlock(f"mailbox {self.name}: needs to wait")
         if not self._ring.try_write(payload):
+            self._wanted = len(payload)  # whoever waits for this end next waits for this message's room
             raise WouldBlock(f"mailbox {self.name}: full")
 
     async def send(self, message: M) -> None:
@@ -80,9 +81,9 @@ class Sender(Generic[M]):
 
     def arm(self, wake: Callable[[], None]) -> None:
         """See Parkable."""
+        self._ring.park()
         self._wake = wake
         self._bell.listen()
-        self._ring.park()
 
     def ready(self) -> bool:
         """Whether the record that waits has room."""
@@ -94,12 +95,13 @@ class Sender(Generic[M]):
         self._wake = _nobody
 
     def close(self) -> None:
-        """End the stream for the reader and give back the memory. A second call does nothing."""
+        """End the stream for the reader and give back the memory; a `send` that waits raises Closed. A second call does nothing."""
         if not self._ring.closed:
             self._ring.close()
             self._bell.close()
             self._ring.unmap()
             self._handle.close()
+            self._wake()
 
 
 class Receiver(Generic[M]):
@@ -126,6 +128,7 @@ class Receiver(Generic[M]):
         try:
             message: M = self._codec.decode(view)
         except msgspec.DecodeError as error:
+            del view  # the traceback keeps this frame, and a view would keep the memory from being given back
             raise Broken(f"mailbox {self.name}: a record does not decode: {error}") from None
         self._ring.advance()
         return message
@@ -133,7 +136,8 @@ class Receiver(Generic[M]):
     async def receive(self) -> M:
         """The next message, waiting for it. Cancelled, it takes nothing.
 
-        Raises EndOfStream after the last message of a writer that closed, Broken when the writer died or a record is corrupt.
+        Raises EndOfStream after the last message of a writer that closed, Broken when the writer died or a record is corrupt,
+        Closed after `close`.
         """
         while True:
             try:
@@ -143,9 +147,9 @@ class Receiver(Generic[M]):
 
     def arm(self, wake: Callable[[], None]) -> None:
         """See Parkable."""
+        self._ring.park()
         self._wake = wake
         self._bell.listen()
-        self._ring.park()
 
     def ready(self) -> bool:
         """Whether `receive_nowait` would not raise WouldBlock."""
@@ -157,9 +161,10 @@ class Receiver(Generic[M]):
         self._wake = _nobody
 
     def close(self) -> None:
-        """Leave the slot and give back the memory. A second call does nothing."""
+        """Leave the slot and give back the memory; a `receive` that waits raises Closed. A second call does nothing."""
         if not self._ring.closed:
             self._ring.close()
             self._bell.close()
             self._ring.unmap()
             self._handle.close()
+            self._wake()

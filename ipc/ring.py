@@ -182,11 +182,14 @@ class RingWriter(_End):
 
     def park(self) -> None:
         """Announce that the writer waits for room. The caller fences, tries once more, then waits for its bell."""
+        if self.closed:
+            raise Closed(f"mailbox {self.name}: its writer was closed")
         self._words[W_WRITER_PARKED] = 1
 
     def unpark(self) -> None:
         """The writer is awake."""
-        self._words[W_WRITER_PARKED] = 0
+        if not self.closed:
+            self._words[W_WRITER_PARKED] = 0
 
     def depth(self) -> int:
         """Bytes published and not yet released by the slowest reader."""
@@ -219,22 +222,28 @@ class RingReader(_End):
         self._epoch = -1  # of the writer; none seen yet
         self._due = 0  # sequence number of the record at TAIL
         self._parts: bytearray | None = None  # a fragmented message so far
+        self._joined = -1  # TAIL of the fragment added to it last
 
     def peek(self) -> memoryview | bytearray | None:
         """The next message, valid until `advance`; None when nothing is published.
 
         Raises EndOfStream or Broken when nothing more will come, and Broken for a corrupt record.
         """
+        if self.closed:
+            raise Closed(f"mailbox {self.name}: its reader was closed")
         while True:
             if self._tail == load(self._words, W_HEAD):  # pairs with the publish of HEAD in RingWriter.try_write
                 return None if self._writer_may_write() else self._end()
-            view, kind = self._record()
+            # No view of the memory may stay in this frame: it would live on in the traceback of an error raised here.
+            payload, kind = self._record()
             if kind == DATA:
-                return view
+                return self._data[payload]
             if kind in (FRAGMENT, LAST_FRAGMENT):
                 if self._parts is None:
                     self._parts = bytearray()
-                self._parts += view
+                if self._joined != self._tail:
+                    self._parts += self._data[payload]
+                    self._joined = self._tail
                 if len(self._parts) > MAX_MESSAGE:
                     raise Broken(f"mailbox {self.name}: a fragmented message passes {MAX_MESSAGE} bytes")
                 if kind == LAST_FRAGMENT:
@@ -257,8 +266,8 @@ class RingReader(_End):
     def _at_last_fragment(self) -> bool:
         return bool(RECORD.unpack_from(self._data, self._tail & self._mask)[1] == LAST_FRAGMENT)
 
-    def _record(self) -> tuple[memoryview, int]:
-        """Check the record at TAIL; returns its payload and kind, and sets where the next one starts."""
+    def _record(self) -> tuple[slice, int]:
+        """Check the record at TAIL; returns the place of its payload and its kind, and sets where the next one starts."""
         at = self._tail & self._mask
         length, kind, _, epoch, sequence = RECORD.unpack_from(self._data, at)
         if epoch != self._epoch:  # a new writer numbers from 0; a new reader may meet an old writer at any number
@@ -270,7 +279,7 @@ class RingReader(_End):
                 f"sequence {sequence} where {self._due} was due"
             )
         self._next = self._tail + record_size(length)
-        return self._data[at + RECORD.size : at + RECORD.size + length], kind
+        return slice(at + RECORD.size, at + RECORD.size + length), kind
 
     def _writer_may_write(self) -> bool:
         return load(self._words, W_WRITER) in (FREE, ATTACHED)
@@ -289,11 +298,14 @@ class RingReader(_End):
 
     def park(self) -> None:
         """Announce that the reader waits. The caller fences, looks once more, then waits for its bell."""
+        if self.closed:
+            raise Closed(f"mailbox {self.name}: its reader was closed")
         self._words[w_reader_parked(self._slot)] = 1
 
     def unpark(self) -> None:
         """The reader is awake."""
-        self._words[w_reader_parked(self._slot)] = 0
+        if not self.closed:
+            self._words[w_reader_parked(self._slot)] = 0
 
     def close(self) -> None:
         """Leave: the writer no longer waits for this slot."""

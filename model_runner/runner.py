@@ -21,6 +21,7 @@ from .batch import StepRows, build_inputs, sampling_batch
 from .dtypes import resolve_dtype
 from .kv_cache import KVCache, max_blocks
 from .loading import load_model, weight_layers
+from .memory import keep_freed_memory
 from .sampler import Sampler
 from .states import RowStates
 
@@ -37,6 +38,7 @@ class ModelRunner:
     def __init__(self, *, config: EngineConfig, rank: int = 0) -> None:
         """Load the weights of `config.checkpoint.directory`. Raises ValueError for a checkpoint that does not fit."""
         torch.set_num_threads(config.parallel.num_threads or len(os.sched_getaffinity(0)))
+        keep_freed_memory()
         self._config = config
         self._rank = rank
         self._dtype = resolve_dtype(config)

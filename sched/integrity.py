@@ -98,8 +98,7 @@ def _check_steps(scheduler: Scheduler) -> None:
     """Steps in flight are bounded and consecutive, and the budget has a token for every request that needs one."""
     steps = [batch.step for batch in scheduler.in_flight]
     _expect(
-        steps == list(range(scheduler.next_step - len(steps), scheduler.next_step))
-        and len(steps) <= scheduler.steps_in_flight,
+        steps == list(range(scheduler.next_step - len(steps), scheduler.next_step)) and len(steps) <= scheduler.steps_in_flight,
         f"steps {steps} in flight, at most {scheduler.steps_in_flight} allowed, the next is {scheduler.next_step}",
     )
     hungry = sum(request.num_computed < request.num_schedulable for request in scheduler.running.values())

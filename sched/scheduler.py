@@ -199,9 +199,7 @@ class Scheduler:
             count = min(request.num_schedulable, batch.budget)
             batch.add_new(request, count, manager.allocate(request, count))
 
-    def _finish(
-        self, request: Request, tokens: list[int], reason: FinishReason, stop_reason: int | None = None
-    ) -> TokenDelta:
+    def _finish(self, request: Request, tokens: list[int], reason: FinishReason, stop_reason: int | None = None) -> TokenDelta:
         """End a running request; returns its last delta."""
         position = len(request.output)
         request.output.extend(tokens)

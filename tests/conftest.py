@@ -12,6 +12,9 @@ import pytest
 import uvloop
 from leaks import Possessions, mark_descendants
 
+from ringpost.ipc.messages.config import ModelConfig
+from ringpost.model_runner.checkpoint.resolve import resolve_checkpoint
+
 WATCHDOG_MARGIN = 60.0  # seconds after pytest-timeout should have ended the test
 STDERR = pytest.StashKey[int]()  # the terminal's, which capturing does not replace
 
@@ -71,3 +74,9 @@ def no_leaks() -> Iterator[None]:
     gc.collect()
     left = before.left_behind()
     assert not left, f"left behind by the test: {'; '.join(left)}"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """Directory of the demo model, fetched and converted if this machine has not got it yet."""
+    return resolve_checkpoint(ModelConfig()).directory

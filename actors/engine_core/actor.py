@@ -30,7 +30,7 @@ from ...ipc.parking import Parkable, wait_any
 from ...sched.scheduler import Scheduler
 from ..base import Actor, handles
 from ..boot import Boot, Control, describe_failure
-from ..errors import ActorFailed, EngineGenerateError
+from ..errors import ActorFailed, EngineGenerateError, failure_text
 from ..logs import logger
 from .executor import Executor, MailboxExecutor
 from .output_port import OutputPort
@@ -105,9 +105,12 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._steps = result.step
         update = self._scheduler.update(result)
         for delta in update.deltas:
-            self._port(delta.request).put_deltas([self._stamp(delta)])
-        for failure in update.failures:
-            self._port(failure.request).put(self._request_failed(failure.request, failure.kind, failure.message))
+            if delta.finish_reason != "error":  # told by its Failure below
+                self._port(delta.request).put_deltas([self._stamp(delta)])
+        for failed in update.failures:
+            failure = self._request_failed(failed.request, failed.failure.kind, failed.failure.message)
+            logger.error("%s\n%s", failure_text(failure), failed.failure.traceback)
+            self._port(failed.request).put(failure)
 
     def _stamp(self, delta: TokenDelta) -> TokenDelta:
         scheduled = self._scheduled.pop(delta.request, None)
@@ -122,10 +125,13 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         try:
             if self._draining:
                 raise EngineGenerateError("the engine is shutting down and takes no new requests")
-            self._scheduler.add(request)
+            ended = self._scheduler.add(request)
         except (ValueError, EngineGenerateError) as error:
             failure = self._request_failed(request.request, type(error).__name__, str(error))
             self._port(request.request).put(failure)
+        else:
+            if ended is not None:  # what it was resumed with already was its whole answer
+                self._port(request.request).put_deltas([ended])
 
     @handles(Abort)
     def _on_abort(self, abort: Abort) -> None:

@@ -8,6 +8,7 @@ from ...ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta
 from ...ipc.parking import Parkable
 
 _TOKENS_A_MESSAGE = 1 << 14  # keeps a message far below what send_nowait can take
+_TOKENS_A_DELTA = 16  # what a delta takes besides its tokens, in tokens
 
 
 class OutputPort:
@@ -65,7 +66,7 @@ def _slices(deltas: dict[int, TokenDelta]) -> Iterator[list[TokenDelta]]:
     size = 0
     for delta in deltas.values():
         part.append(delta)
-        size += len(delta.tokens)
+        size += len(delta.tokens) + _TOKENS_A_DELTA
         if size >= _TOKENS_A_MESSAGE:
             yield part
             part, size = [], 0

@@ -3,12 +3,13 @@
 import asyncio
 from collections import deque
 
-from ...ipc.errors import WouldBlock
+from ...ipc.errors import Closed, WouldBlock
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.outputs import OutputMessage, UtilityReply
 from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, RequestMessage
 from ...ipc.parking import Signal, wait_any
 from ...ipc.ring import RingHandle
+from ..errors import EngineDeadError
 
 
 class CoreClient:
@@ -21,6 +22,7 @@ class CoreClient:
         self._aborts: deque[Abort] = deque()  # found no room; sent before anything else
         self._aborts_wait = Signal()
         self._replies: dict[int, asyncio.Future[UtilityReply]] = {}
+        self._error: Exception = EngineDeadError("the engine was shut down")  # of whoever sends after `close`
 
     def next_number(self) -> int:
         """A fresh number for a request or a call, unique in the engine."""
@@ -28,8 +30,11 @@ class CoreClient:
         return self._last
 
     async def send(self, message: RequestMessage) -> None:
-        """Send, waiting for room: a core that is busy holds its frontends back."""
-        await self._sender.send(message)
+        """Send, waiting for room: a core that is busy holds its frontends back. After `close`, the error of `fail_calls`."""
+        try:
+            await self._sender.send(message)
+        except Closed:
+            raise self._error from None
 
     def abort(self, request: int) -> None:
         """Have the core drop a request. Never waits: without room it is sent by `flush_aborts`."""
@@ -59,7 +64,7 @@ class CoreClient:
         future: asyncio.Future[UtilityReply] = asyncio.get_running_loop().create_future()
         self._replies[number] = future
         try:
-            await self._sender.send(message)
+            await self.send(message)
             return await future
         finally:
             del self._replies[number]
@@ -71,7 +76,8 @@ class CoreClient:
             future.set_result(reply)
 
     def fail_calls(self, error: Exception) -> None:
-        """End every call that waits, by an error."""
+        """End every call that waits by an error, which is also that of whoever sends after `close`."""
+        self._error = error
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(error)

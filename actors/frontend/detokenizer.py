@@ -39,9 +39,15 @@ class Vocabulary:
         """The bytes of a token of a byte-level vocabulary; none for an id the tokenizer does not know."""
         known = self._bytes.get(token)
         if known is None:
-            spelling = self.tokenizer.id_to_token(token) or ""
-            known = self._bytes[token] = bytes(self._alphabet[character] for character in spelling)
+            known = self._bytes[token] = self._spelled(self.tokenizer.id_to_token(token) or "")
         return known
+
+    def _spelled(self, spelling: str) -> bytes:
+        """The bytes a spelling stands for; one that is not in the alphabet of bytes stands for itself."""
+        try:
+            return bytes(self._alphabet[character] for character in spelling)
+        except KeyError:
+            return spelling.encode()
 
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
         """A fresh detokeniser for one request."""
@@ -67,35 +73,36 @@ class ByteLevelDetokenizer:
 
 
 class WindowDetokenizer:
-    """For other tokenizers, whose decoding of a token depends on its neighbours: decode a short window twice and compare."""
+    """For other tokenizers, whose decoding of a token depends on its neighbours: decode a short window twice and compare.
 
-    _CONTEXT = 6  # tokens before the new ones that can influence their text
+    The window starts where the text given out last started, which is never within a character.
+    """
 
     def __init__(self, tokenizer: Tokenizer, skip: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._skip = skip
         self._tokens: list[int] = []
+        self._start = 0  # first token of the text given out last
         self._shown = 0  # tokens whose text has been given out
 
     def push(self, tokens: Iterable[int]) -> str:
         """See Detokenizer."""
         self._tokens += [token for token in tokens if token not in self._skip]
         text = self._news()
-        if text.endswith("\ufffd"):
+        if not text or text.endswith("\ufffd"):
             return ""
-        self._shown = len(self._tokens)
+        self._start, self._shown = self._shown, len(self._tokens)
         return text
 
     def flush(self) -> str:
         """See Detokenizer."""
         text = self._news()
-        self._shown = len(self._tokens)
+        self._start, self._shown = self._shown, len(self._tokens)
         return text
 
     def _news(self) -> str:
-        start = max(0, self._shown - self._CONTEXT)
-        known = self._decode(self._tokens[start : self._shown])
-        return self._decode(self._tokens[start:])[len(known) :]
+        known = self._decode(self._tokens[self._start : self._shown])
+        return self._decode(self._tokens[self._start :])[len(known) :]
 
     def _decode(self, tokens: list[int]) -> str:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)

@@ -24,6 +24,8 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
+MAX_PRIORITY = 2**63 - 1
+
 Prompt = str | list[int] | TextPrompt | TokensPrompt
 
 
@@ -43,8 +45,8 @@ class InputProcessor:
         """What can be checked without tokenising; returns the text, or a copy of the token ids."""
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be a SamplingParams, got {params!r}")
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise ValueError(f"priority must be an integer, got {priority!r}")
+        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise ValueError(f"priority must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority!r:.100}")
         for token in params.stop_token_ids:
             self._check_id("stop_token_ids", token)
         content = self._content(prompt)
@@ -58,19 +60,18 @@ class InputProcessor:
     def _content(prompt: Prompt) -> str | list[int]:
         """The text or the ids inside any form of prompt."""
         content: object = prompt
+        forms: tuple[type, ...] = (str, list, tuple)
         if isinstance(prompt, dict):
             if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
-                keys = sorted(prompt)
-                raise ValueError(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {keys}")
-            (content,) = prompt.values()
-        if isinstance(content, str):
-            return content
-        if isinstance(content, list | tuple):
-            return list(content)
+                raise ValueError(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {list(prompt)}")
+            ((key, content),) = prompt.items()
+            forms = (str,) if key == "prompt" else (list, tuple)
+        if isinstance(content, forms):
+            return content if isinstance(content, str) else list(content)
         raise ValueError(f"prompt must be text, a list of token ids or a dict of either, got {content!r:.100}")
 
     def _check_id(self, field: str, token: object) -> None:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self._vocab_size:
+        if type(token) is not int or not 0 <= token < self._vocab_size:  # a subclass could not be encoded
             raise ValueError(f"{field} must hold token ids from 0 to {self._vocab_size - 1}, got {token!r:.100}")
 
     def _check_length(self, length: int) -> None:
@@ -87,6 +88,8 @@ class InputProcessor:
     ) -> AddRequest:
         """The message for a checked prompt. Raises ValueError for what shows only in tokens or against the cache's size."""
         arrival = time.monotonic()
+        if not isinstance(external_id, str):
+            raise ValueError(f"request_id must be text, got {external_id!r:.100}")
         if isinstance(content, str):
             content = await self._renderer.encode(content)
             self._check_length(len(content))
@@ -102,15 +105,15 @@ class InputProcessor:
 
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
         """The parameters with the seed and the length settled, so that results depend on no later process."""
-        cache_tokens = self._num_blocks * self._block_size
+        cache_tokens = self._num_blocks * self._block_size + 1  # the last token is never computed, so it needs no room
         max_tokens = params.max_tokens
         if max_tokens is None:
             max_tokens = max(1, min(self._max_model_len, cache_tokens) - length)
         max_tokens = min(max_tokens, self._max_model_len - length)
         if length + max_tokens > cache_tokens:
             raise ValueError(
-                f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache of {cache_tokens} tokens "
-                f"({self._num_blocks} blocks of {self._block_size})"
+                f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache: {self._num_blocks} "
+                f"blocks of {self._block_size} hold {cache_tokens} tokens, the last one of an answer included"
             )
         seed = params.seed if params.seed is not None and params.seed >= 0 else self._seeds.randint(0, MAX_SEED)
         return msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)

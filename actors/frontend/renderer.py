@@ -25,6 +25,9 @@ class Renderer:
             self.tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises plain Exception
             raise ValueError(f"tokenizer {file} cannot be loaded: {error}") from error
+        # The file may still hold the settings that someone trained with; a prompt is never cut or filled up in silence.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         byte_level = isinstance(self.tokenizer.decoder, decoders.ByteLevel)
         self._vocabulary = Vocabulary(self.tokenizer, byte_level=byte_level)
         self._template: str | None = None
@@ -68,7 +71,7 @@ class Renderer:
         file = self._directory / "tokenizer_config.json"
         config: dict[str, Any] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
         separate = self._directory / "chat_template.jinja"
-        template = separate.read_text() if separate.exists() else config.get("chat_template")
+        template = separate.read_text(encoding="utf-8") if separate.exists() else config.get("chat_template")
         if not isinstance(template, str):
             raise ValueError(f"messages: the model in {self._directory} has no chat template; send a prompt instead")
         names = ("bos_token", "eos_token", "unk_token", "pad_token")

@@ -12,6 +12,7 @@ from ...ipc.parking import wait_any
 from ...model_runner.runner import ModelRunner
 from ..base import Actor, handles
 from ..boot import Boot, Control, Main, describe_failure
+from ..logs import logger
 
 OUTPUT_RANK = 0  # the one rank that answers a step
 
@@ -60,6 +61,15 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
     @handles(InitCache)
     def _on_init_cache(self, message: InitCache) -> None:
         self._runner.init_cache(message.num_blocks)
+        numbers = self._runner.describe()
+        logger.info(
+            "%d MB of weights and %d MB of KV cache (%d blocks) as %s, %d threads",
+            numbers.weight_bytes >> 20,
+            numbers.cache_bytes >> 20,
+            message.num_blocks,
+            numbers.dtype,
+            numbers.num_threads,
+        )
         self._results.send_nowait(CallResult(0, self._rank))
 
     @handles(DescribeWorker)
@@ -88,15 +98,17 @@ def main_since(started: float) -> Main:
 
     async def main(boot: Boot, control: Control) -> None:
         imported = time.monotonic()
-        assert boot.plans is not None
-        plans = Receiver[PlanMessage](boot.plans, PlanMessage, slot=boot.rank)
+        rank, plans_ring = boot.rank, boot.plans
+        assert rank is not None
+        assert plans_ring is not None
+        plans = Receiver[PlanMessage](plans_ring, PlanMessage, slot=rank)
         results = Sender[ResultMessage](boot.results[0], ResultMessage)
         try:
-            runner = ModelRunner(config=boot.config, rank=boot.rank)
+            runner = ModelRunner(config=boot.config, rank=rank)
             num_blocks = runner.max_blocks()
             loaded = time.monotonic()
-            worker = Worker(runner, boot.rank, plans, results, control.receiver)
-            results.send_nowait(WorkerReady(boot.rank, num_blocks, loaded - imported))
+            worker = Worker(runner, rank, plans, results, control.receiver)
+            results.send_nowait(WorkerReady(rank, num_blocks, loaded - imported))
             gc.collect()
             gc.freeze()
             phases = {"import": imported - started, "load": loaded - imported}

@@ -4,24 +4,24 @@ from .base import Message
 from .failure import Failure
 
 
-class Reattach(Message):
+class Reattach(Message, frozen=True):
     """A peer was restarted with this epoch; its mailboxes are the same."""
 
     peer: str
     epoch: int
 
 
-class Drain(Message):
+class Drain(Message, frozen=True):
     """Finish what runs for at most `seconds`, accept nothing new."""
 
     seconds: float
 
 
-class Stop(Message):
+class Stop(Message, frozen=True):
     """Leave now, in good order."""
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """An actor's process is up and has attached its mailboxes."""
 
     actor: str
@@ -29,7 +29,7 @@ class Hello(Message):
     epoch: int
 
 
-class ActorReady(Message):
+class ActorReady(Message, frozen=True):
     """An actor can take work. The values are what it learned while it started."""
 
     actor: str

@@ -3,7 +3,7 @@
 from .base import Message
 
 
-class Failure(Message):
+class Failure(Message, frozen=True):
     """An actor, or one request in its care, failed.
 
     `request` is None when the actor itself failed. `message` is safe to show to a client; `traceback` is for logs only.

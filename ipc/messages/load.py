@@ -3,7 +3,7 @@
 from .base import Message
 
 
-class LoadStats(Message):
+class LoadStats(Message, frozen=True):
     """How busy a core is."""
 
     core: int
@@ -13,7 +13,7 @@ class LoadStats(Message):
     num_blocks: int
 
 
-class WaveState(Message):
+class WaveState(Message, frozen=True):
     """Whether the cores step in lock-step, and in which wave."""
 
     wave: int

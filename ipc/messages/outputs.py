@@ -8,7 +8,7 @@ from .failure import Failure
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-class TokenDelta(Record):
+class TokenDelta(Record, frozen=True):
     """New tokens of one request. `position` makes a lost or repeated token visible: it must equal the count received so far."""
 
     request: int
@@ -20,7 +20,7 @@ class TokenDelta(Record):
     scheduled: float = 0.0  # first scheduled at, seconds of CLOCK_MONOTONIC
 
 
-class Boundary(Record):
+class Boundary(Record, frozen=True):
     """The answer to one chunk of a session is complete."""
 
     request: int
@@ -30,7 +30,7 @@ class Boundary(Record):
     stop_reason: int | str | None = None
 
 
-class StepOutputs(Message):
+class StepOutputs(Message, frozen=True):
     """What one step brought for the requests of one frontend. Deltas come before boundaries."""
 
     step: int
@@ -38,7 +38,7 @@ class StepOutputs(Message):
     boundaries: list[Boundary] = []
 
 
-class EngineDescription(Record):
+class EngineDescription(Record, frozen=True):
     """Numbers of a core at one moment."""
 
     running: int
@@ -48,7 +48,7 @@ class EngineDescription(Record):
     steps: int
 
 
-class UtilityReply(Message):
+class UtilityReply(Message, frozen=True):
     """Answer to the utility call with this number."""
 
     call: int

@@ -9,13 +9,13 @@ from .base import Message, Record
 from .sampling import SamplingParams
 
 
-class InitCache(Message):
+class InitCache(Message, frozen=True):
     """Allocate the KV cache. Sent once, when every worker has said how many blocks it could hold."""
 
     num_blocks: int
 
 
-class NewRow(Record):
+class NewRow(Record, frozen=True):
     """Everything about a request that enters a row."""
 
     row: int
@@ -26,7 +26,7 @@ class NewRow(Record):
     params: SamplingParams
 
 
-class RowTokens(Record):
+class RowTokens(Record, frozen=True):
     """Tokens to write into a row's sequence from position `start` on (a session's next chunk)."""
 
     row: int
@@ -34,7 +34,7 @@ class RowTokens(Record):
     tokens: list[int]
 
 
-class StepPlan(Message):
+class StepPlan(Message, frozen=True):
     """One forward step over a mixed batch.
 
     `rows`, `starts`, `counts` and `blocks` are parallel, one entry a scheduled request: compute positions
@@ -53,7 +53,7 @@ class StepPlan(Message):
     late_mask: bool = False  # a SampleMask for this step follows; sampling waits for it
 
 
-class SampleMask(Message):
+class SampleMask(Message, frozen=True):
     """Allowed tokens for rows of the step in hand: one bit a token of the vocabulary, least significant first."""
 
     step: int
@@ -61,19 +61,19 @@ class SampleMask(Message):
     masks: list[bytes]
 
 
-class Reset(Message):
+class Reset(Message, frozen=True):
     """The core was restarted: forget all rows, keep the weights, answer under this epoch."""
 
     epoch: int
 
 
-class DescribeWorker(Message):
+class DescribeWorker(Message, frozen=True):
     """Ask every rank for a WorkerDescription, in a CallResult."""
 
     call: int
 
 
-class StopWorker(Message):
+class StopWorker(Message, frozen=True):
     """Leave in good order."""
 
 

@@ -6,7 +6,7 @@ from .sampling import SamplingParams
 FRONTEND_SHIFT = 48  # the number of a request or call is frontend index << FRONTEND_SHIFT | counter
 
 
-class AddRequest(Message):
+class AddRequest(Message, frozen=True):
     """Start a request, or go on with one whose core was restarted."""
 
     request: int  # unique in the engine, see FRONTEND_SHIFT
@@ -21,7 +21,7 @@ class AddRequest(Message):
     cache_salt: str = ""  # requests share cached prefixes only under the same salt
 
 
-class AppendInput(Message):
+class AppendInput(Message, frozen=True):
     """The next chunk of a session's input."""
 
     request: int
@@ -32,20 +32,20 @@ class AppendInput(Message):
     keep_last_token: bool = False  # whether the last sampled token of the chunk before stays in the context
 
 
-class CloseInput(Message):
+class CloseInput(Message, frozen=True):
     """A session's input ends: what is queued is answered, then the session is finished."""
 
     request: int
 
 
-class Truncate(Message):
+class Truncate(Message, frozen=True):
     """Forget a session's context from token `length` on, and stop what is being generated."""
 
     request: int
     length: int
 
 
-class Fork(Message):
+class Fork(Message, frozen=True):
     """Start `child` with the context of `request`, sharing its blocks."""
 
     request: int
@@ -54,26 +54,26 @@ class Fork(Message):
     external_id: str = ""
 
 
-class Abort(Message):
+class Abort(Message, frozen=True):
     """Stop a request and free what it holds. Unknown ids are ignored, so aborting twice is harmless."""
 
     request: int
 
 
-class Resume(Message):
+class Resume(Message, frozen=True):
     """A restarted core discards what it reads until the Resume of its own epoch."""
 
     epoch: int
 
 
-class ResetPrefixCache(Message):
+class ResetPrefixCache(Message, frozen=True):
     """Forget cached blocks; answered by a UtilityReply."""
 
     call: int
     preempt_running: bool = False
 
 
-class DescribeEngine(Message):
+class DescribeEngine(Message, frozen=True):
     """Ask for the numbers of the core and its workers; answered by a UtilityReply with an EngineDescription."""
 
     call: int

@@ -4,7 +4,7 @@ from .base import Message, Record
 from .failure import Failure
 
 
-class WorkerReady(Message):
+class WorkerReady(Message, frozen=True):
     """The weights are loaded."""
 
     rank: int
@@ -12,7 +12,7 @@ class WorkerReady(Message):
     load_seconds: float
 
 
-class RowFailure(Record):
+class RowFailure(Record, frozen=True):
     """One request of a step failed; the others have their tokens."""
 
     index: int  # into StepPlan.rows
@@ -21,7 +21,7 @@ class RowFailure(Record):
     traceback: str = ""
 
 
-class StepResult(Message):
+class StepResult(Message, frozen=True):
     """Tokens of a step, parallel to StepPlan.sample. Only the output rank sends it."""
 
     step: int
@@ -29,7 +29,7 @@ class StepResult(Message):
     failures: list[RowFailure] = []
 
 
-class WorkerDescription(Record):
+class WorkerDescription(Record, frozen=True):
     """Numbers of a worker at one moment."""
 
     rank: int
@@ -42,7 +42,7 @@ class WorkerDescription(Record):
     steps: int
 
 
-class CallResult(Message):
+class CallResult(Message, frozen=True):
     """Answer to the worker call with this number (InitCache answers as call 0)."""
 
     call: int

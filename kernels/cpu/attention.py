@@ -15,8 +15,8 @@ from torch import dtype as Dtype
 
 from ..interface import AttentionBatch
 
-_CALL_BLOCKS = 12  # a further fused call costs about as much as attending to this many padded blocks
-_BATCH_BLOCKS = 2048  # bound of the dense copy: what does not fit the last cache is read from memory twice
+_CALL_BLOCKS = 8  # a further fused call costs about as much as attending to this many padded blocks
+_BATCH_BLOCKS = 128  # bound of one dense copy, for it to be read again from a cache and not from memory
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,7 @@ def gguf_name(name: str) -> str:
 def interleaved(weight: Float32s, num_heads: int) -> Float32s:
     """Rows of a query or key projection in GGUF's order: row 2i + j of a head is Hugging Face's row i + j * d / 2."""
     head_dim = len(weight) // num_heads
-    order = [
-        head * head_dim + i + j * head_dim // 2
-        for head in range(num_heads)
-        for i in range(head_dim // 2)
-        for j in (0, 1)
-    ]
+    order = [head * head_dim + i + j * head_dim // 2 for head in range(num_heads) for i in range(head_dim // 2) for j in (0, 1)]
     return weight[order]
 
 

@@ -47,9 +47,7 @@ def make_runner(directory: Path, **model: Any) -> ModelRunner:
 
 
 def reference_model(directory: Path) -> LlamaForCausalLM:
-    model = LlamaForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, config=LlamaConfig.from_pretrained(directory)
-    )
+    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, config=LlamaConfig.from_pretrained(directory))
     return model.eval()
 
 
@@ -133,9 +131,7 @@ def test_prefill_logits_match(
 
 
 @pytest.mark.parametrize("length", [15, 16, 17])
-def test_greedy_decode_matches_across_block_boundaries(
-    runner: ModelRunner, model: LlamaForCausalLM, length: int
-) -> None:
+def test_greedy_decode_matches_across_block_boundaries(runner: ModelRunner, model: LlamaForCausalLM, length: int) -> None:
     tokens = prompt(length)
     produced = prefill(runner, tokens, MAX_LEN).tokens
     for step in range(20):
@@ -237,9 +233,7 @@ def test_logits_that_are_no_numbers_fail_their_request(
     good = prompt(20)
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "sample", poison)
-        result = runner.execute(
-            plan([(0, 0, 20), (1, 0, 4)], [0, 1], [new_row(0, good), new_row(1, prompt(4), params)])
-        )
+        result = runner.execute(plan([(0, 0, 20), (1, 0, 4)], [0, 1], [new_row(0, good), new_row(1, prompt(4), params)]))
     assert result.tokens == [*greedy_tokens(model, good, 1), FAILED_TOKEN]
     assert [(failure.index, failure.kind) for failure in result.failures] == [(1, "NonFiniteLogitsError")]
     assert runner.execute(plan([(0, 20, 1)], [0])).failures == []
@@ -284,5 +278,3 @@ def test_description(runner: ModelRunner, model: LlamaForCausalLM) -> None:
     assert description.weight_bytes == 4 * (parameters + head)
     assert description.cache_bytes == 2 * 2 * 2 * 16 * 4 * BLOCK_SIZE * ROWS * BLOCKS_PER_ROW
     assert (description.dtype, description.device, description.steps) == ("float32", "cpu", 1)
-
-

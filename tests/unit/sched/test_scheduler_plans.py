@@ -156,6 +156,12 @@ def test_a_resumed_request_recomputes_its_output_after_the_prompt() -> None:
     assert (plan.starts, plan.counts, plan.sample) == ([0], [5], [0])
 
 
+def test_a_resumed_output_in_chunks_samples_at_its_end_only() -> None:
+    scheduler = build(budget=4)
+    scheduler.add(request(1, prompt=3, max_tokens=9, output=(21, 22, 23, 24, 25, 26)))
+    assert [run_step(scheduler).sample for _ in range(3)] == [[], [], [0]]
+
+
 def test_stats_count_what_is_held() -> None:
     scheduler = build(seqs=1, blocks=20)
     scheduler.add(request(1, prompt=5))

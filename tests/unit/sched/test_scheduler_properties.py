@@ -73,9 +73,7 @@ class FakeWorker:
             assert 0 <= new.row < self.max_num_seqs
             assert new.params.seed is not None
             self.incarnations += 1
-            self.rows[new.row] = Row(
-                self.incarnations, list(new.tokens), new.prompt_length, list(new.blocks), new.params.seed
-            )
+            self.rows[new.row] = Row(self.incarnations, list(new.tokens), new.prompt_length, list(new.blocks), new.params.seed)
         assert len(plan.rows) == len(plan.starts) == len(plan.counts) == len(plan.blocks)
         assert len(set(plan.rows)) == len(plan.rows)
         tokens = []
@@ -112,10 +110,10 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(
         block_size=st.integers(1, 5),
-        num_blocks=st.integers(1, 12),
+        num_blocks=st.integers(2, 12),
         max_num_seqs=st.integers(1, 4),
-        budget=st.integers(1, 12),
-        max_model_len=st.integers(2, 24),
+        budget=st.integers(1, 4) | st.integers(1, 12),
+        max_model_len=st.integers(2, 24) | st.integers(12, 24),
         steps_in_flight=st.integers(1, 3),
     )
     def build(
@@ -155,7 +153,7 @@ class Histories(RuleBasedStateMachine):
         return -(-(len(request.prompt) + output - 1) // self.block_size)
 
     @rule(
-        prompt=st.integers(1, 20),
+        prompt=st.integers(1, 4) | st.integers(1, 20),
         max_tokens=st.none() | st.integers(1, 12),
         stop=st.lists(st.integers(0, VOCABULARY - 1), max_size=2),
         ignore_eos=st.booleans(),
@@ -271,6 +269,16 @@ class Histories(RuleBasedStateMachine):
         if delta.finish_reason is not None:
             self.forget(delta.request)
 
+    @rule(steps=st.integers(1, 6))
+    def make_steps(self, steps: int) -> None:
+        """Some steps in a row, without a failure."""
+        for _ in range(steps):
+            self.schedule()
+            if self.planned:
+                plan, owners = self.planned.popleft()
+                self.apply(self.worker.execute(plan, set()), owners)
+            self.books_agree()
+
     @rule()
     def restart(self) -> None:
         """The core dies: all requests are added again with what was delivered, and the worker forgets its rows."""
@@ -305,17 +313,15 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         while self.scheduler.has_work:
-            self.schedule()
-            assert self.planned, "unfinished requests, but nothing to compute"
-            plan, owners = self.planned.popleft()
-            self.apply(self.worker.execute(plan, set()), owners)
-            self.books_agree()
+            steps = self.scheduler.stats().steps
+            self.make_steps(1)
+            assert self.scheduler.stats().steps == steps + 1, "unfinished requests, but nothing to compute"
         assert not self.known
         assert self.scheduler.stats().free_blocks == self.num_blocks
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestHistories.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 
 
 class LongHistories(Histories):

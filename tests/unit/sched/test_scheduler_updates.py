@@ -186,9 +186,7 @@ def test_a_prompt_without_room_for_an_answer_is_refused() -> None:
 def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
     scheduler = build(blocks=3)
     scheduler.add(request(1, prompt=6, max_tokens=7))  # 13 tokens, of which 12 are computed
-    with pytest.raises(
-        DoesNotFit, match="up to 14 tokens, which need 4 blocks of 4, but the KV cache holds 3"
-    ) as caught:
+    with pytest.raises(DoesNotFit, match="up to 14 tokens, which need 4 blocks of 4, but the KV cache holds 3") as caught:
         scheduler.add(request(2, prompt=6, max_tokens=8))
     error = caught.value
     assert (error.prompt_tokens, error.tokens, error.blocks, error.num_blocks, error.block_size) == (6, 14, 4, 3, 4)

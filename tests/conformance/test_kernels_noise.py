@@ -1,0 +1,89 @@
+"""The noise: Philox4x32-10 against its published vectors, and every set against a plain one."""
+
+import math
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ringpost.kernels.interface import KernelSet
+from ringpost.kernels.reference.noise import philox4x32, to_gumbel
+from ringpost.kernels.select import KERNEL_SETS, select_kernels
+
+ONES = 0xFFFFFFFF
+# Counter, key and output of the known-answer tests published with Random123.
+VECTORS = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+U32 = st.integers(0, ONES)
+
+
+@pytest.fixture(params=KERNEL_SETS)
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    return select_kernels(request.param)
+
+
+def plain_philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
+    """Philox4x32-10 in Python's integers."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 % 2**32, (p0 >> 32) ^ c3 ^ k1, p0 % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
+    c0, c1, c2, c3 = (torch.tensor([word]) for word in counter)
+    return tuple(int(word) for word in philox4x32((c0, c1, c2, c3), (torch.tensor([key[0]]), torch.tensor([key[1]]))))
+
+
+@pytest.mark.parametrize(("counter", "key", "output"), VECTORS)
+def test_known_answers(counter: tuple[int, ...], key: tuple[int, ...], output: tuple[int, ...]) -> None:
+    assert plain_philox(counter, key) == output
+    assert philox(counter, key) == output
+
+
+@given(counter=st.tuples(U32, U32, U32, U32), key=st.tuples(U32, U32))
+@settings(deadline=None)
+def test_philox_equals_plain_integers(counter: tuple[int, ...], key: tuple[int, ...]) -> None:
+    assert philox(counter, key) == plain_philox(counter, key)
+
+
+def test_noise_spans_what_24_bits_can() -> None:
+    low, high = (float(to_gumbel(torch.tensor([bits]))[0]) for bits in (ONES, 0))
+    assert low == pytest.approx(-math.log(24 * math.log(2)), abs=1e-5)
+    assert high == pytest.approx(25 * math.log(2), abs=1e-5)
+    assert high - low < 20.2
+    assert to_gumbel(torch.tensor([0x12345678])) == to_gumbel(torch.tensor([0x123456FF]))
+
+
+@given(seed=st.integers(0, 2**63 - 1), position=st.integers(0, 2**20), vocab=st.integers(1, 50))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_noise_is_that_of_seed_position_and_token(kernels: KernelSet, seed: int, position: int, vocab: int) -> None:
+    noise = kernels.gumbel_noise(torch.tensor([1, seed]), torch.tensor([7, position]), vocab)
+    assert (noise.shape, noise.dtype) == ((2, vocab), torch.float32)
+    tokens = torch.arange(vocab).flip(0)
+    chosen = kernels.gumbel_noise_at(torch.full((vocab,), seed), torch.full((vocab,), position), tokens)
+    torch.testing.assert_close(chosen.flip(0), noise[1], rtol=1e-6, atol=1e-6)
+    for token in {0, vocab // 2, vocab - 1}:
+        bits = plain_philox((token // 4, position, 0, 0), (seed % 2**32, seed >> 32))[token % 4]
+        w = ((bits >> 8) + 0.5) * 2.0**-24
+        assert float(noise[1, token]) == pytest.approx(-math.log(-math.log1p(-w)), rel=1e-5, abs=1e-5)
+
+
+def test_noise_has_the_moments_of_a_gumbel_variable(kernels: KernelSet) -> None:
+    noise = kernels.gumbel_noise(torch.arange(50), torch.arange(50) * 3, 2000).double()
+    assert float(noise.mean()) == pytest.approx(0.57722, abs=0.02)
+    assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.05)

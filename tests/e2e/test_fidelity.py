@@ -1,0 +1,62 @@
+"""The engine's greedy tokens in float32 are those of transformers, alone, batched and under a small step budget."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+import torch
+from prompts import fidelity_prompts
+from transformers import AutoModelForCausalLM
+
+from ringpost import AsyncLLM, SamplingParams
+
+TOKENS = 48
+TIE = 1e-3  # a different token is excused only where the reference's two best logits lie this close
+
+pytestmark = pytest.mark.asyncio
+
+
+async def answer(engine: AsyncLLM, prompt: list[int]) -> list[int]:
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, output_kind="final_only")
+    outputs = [output async for output in engine.generate(prompt, params)]
+    assert len(outputs) == 1
+    assert outputs[0].finished
+    return outputs[0].outputs[0].token_ids
+
+
+def check_against_reference(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+    """Each token is the reference's best one after the prompt and the tokens before it."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *tokens[:-1]]])).logits[0, len(prompt) - 1 :]
+    best = logits.topk(2, dim=-1)
+    for position, token in enumerate(tokens):
+        values, ids = best.values[position], best.indices[position]
+        tie = bool(values[0] - values[1] < TIE) and token == ids[1]
+        assert token == ids[0] or tie, f"prompt of {len(prompt)}: token {position} is {token}, the reference has {ids[0]}"
+
+
+@pytest.fixture(scope="module")
+def reference(smollm2: str) -> torch.nn.Module:
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    assert isinstance(model, torch.nn.Module)
+    return model.eval()
+
+
+async def test_greedy_equals_transformers_alone_and_batched(no_leaks: None, reference: torch.nn.Module) -> None:
+    prompts = fidelity_prompts()
+    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512) as engine:
+        alone = [await answer(engine, prompt) for prompt in prompts]
+        together = await asyncio.gather(*(answer(engine, prompt) for prompt in prompts))
+    for prompt, one, batched in zip(prompts, alone, together, strict=True):
+        assert len(one) == TOKENS
+        check_against_reference(reference, prompt, one)
+        check_against_reference(reference, prompt, batched)
+
+
+async def test_greedy_equals_transformers_in_small_steps(no_leaks: None, reference: torch.nn.Module) -> None:
+    prompts = fidelity_prompts()
+    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512, max_num_batched_tokens=64) as engine:
+        chunked = await asyncio.gather(*(answer(engine, prompt) for prompt in prompts))
+    for prompt, tokens in zip(prompts, chunked, strict=True):
+        assert len(tokens) == TOKENS
+        check_against_reference(reference, prompt, tokens)

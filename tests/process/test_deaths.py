@@ -1,0 +1,149 @@
+"""Processes that die: nobody is left waiting, and nothing is left behind."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from programs import LIMIT
+from tiny_checkpoint import write_tiny_llama
+
+from ringpost import AsyncLLM, EngineDeadError, EngineStartError, SamplingParams
+
+ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("victim", ["engine_core", "worker"])
+async def test_a_killed_process_fails_every_request_with_its_name(no_leaks: None, tiny: str, victim: str) -> None:
+    async with AsyncLLM.from_engine_args(model=tiny) as engine:
+        (process,) = [process for process in engine.process_table() if process.kind == victim]
+        started = [asyncio.Event() for _ in range(3)]
+
+        async def consume(mark: asyncio.Event) -> None:
+            async for _ in engine.generate("ab", ENDLESS):
+                mark.set()
+
+        consumers = [asyncio.ensure_future(consume(mark)) for mark in started]
+        for mark in started:
+            await mark.wait()
+        os.kill(process.pid, signal.SIGKILL)
+        for outcome in await asyncio.gather(*consumers, return_exceptions=True):
+            assert isinstance(outcome, EngineDeadError)
+            assert f"{process.actor} (pid {process.pid})" in str(outcome)
+            assert "signal 9" in str(outcome)
+        assert engine.errored
+        assert not engine.is_running
+        with pytest.raises(EngineDeadError, match=process.actor):
+            await engine.check_health()
+        with pytest.raises(EngineDeadError, match=process.actor):
+            await anext(engine.generate("ab"))
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_cannot_start_fails_the_start_with_its_reason(no_leaks: None, tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "model", num_hidden_layers=3)
+    config = model / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 5'))
+    engine = AsyncLLM.from_engine_args(model=str(model))
+    with pytest.raises(EngineStartError, match=r"worker0\.0 \(pid \d+\): WeightError: .*layers\.3"):
+        await engine.start()
+    with pytest.raises(EngineStartError):
+        await anext(engine.generate("ab"))
+    await engine.shutdown()
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_dies_during_the_start_is_named(no_leaks: None, tiny: str) -> None:
+    engine = AsyncLLM.from_engine_args(model=tiny)
+    start = asyncio.ensure_future(engine.start())
+    while not (children := _children(os.getpid())):
+        await asyncio.sleep(0)
+    os.kill(children[-1], signal.SIGKILL)
+    with pytest.raises(EngineStartError, match="signal 9"):
+        await start
+    await engine.shutdown()
+
+
+@pytest.mark.asyncio
+async def test_shutdown_during_the_start(no_leaks: None, tiny: str) -> None:
+    engine = AsyncLLM.from_engine_args(model=tiny)
+    start = asyncio.ensure_future(engine.start())
+    while not _children(os.getpid()):
+        await asyncio.sleep(0)
+    await engine.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        await start
+
+
+@pytest.mark.asyncio
+async def test_shutdown_ends_what_runs(no_leaks: None, tiny: str) -> None:
+    async with AsyncLLM.from_engine_args(model=tiny) as engine:
+        collector = await engine.add_request("r", "ab", ENDLESS)
+        first = await collector.get()
+        assert not first.finished
+    last = await collector.get()
+    assert (last.finished, last.outputs[0].finish_reason) == (True, "abort")
+    await engine.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        await engine.add_request("s", "ab")
+
+
+PROGRAM = """
+import asyncio, sys
+from ringpost import AsyncLLM, SamplingParams
+async def main():
+    async with AsyncLLM.from_engine_args(model={model!r}) as engine:
+        async for output in engine.generate("ab", SamplingParams(max_tokens=400, ignore_eos=True)):
+            print("token", flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("moment", ["first process", "second process", "0.1 s", "while it answers"])
+def test_killing_the_program_leaves_no_process(no_leaks: None, tiny: str, moment: str) -> None:
+    shared = set(os.listdir("/dev/shm"))
+    with subprocess.Popen([sys.executable, "-c", PROGRAM.format(model=tiny)], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        if moment == "while it answers":
+            program.stdout.readline()
+        elif moment == "0.1 s":
+            threading.Event().wait(0.1)
+        else:
+            while len(_children(program.pid)) < (1 if moment == "first process" else 2):
+                assert program.poll() is None
+        watched = [os.pidfd_open(pid) for pid in _children(program.pid)]
+        program.kill()
+        program.wait(LIMIT)
+    for handle in watched:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        assert poll.poll(LIMIT * 1000), "a process outlives the one that started it"
+        os.close(handle)
+    assert set(os.listdir("/dev/shm")) == shared
+
+
+def _children(pid: int) -> list[int]:
+    """Children of a process that run one of our modules, in the order of their start."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return [child for child in sorted(found) if _is_actor(child)]
+
+
+def _is_actor(pid: int) -> bool:
+    try:
+        return b"ringpost.actors." in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
