@@ -37,7 +37,8 @@ def engine_config(**options: Any) -> EngineConfig:
             raise ValueError(f"unknown option {option}; {hint}")
         group, field = known[option]
         values[group][option] = _convert(option, value, field.type)
-    return EngineConfig(**{name: kind(**values[name]) for name, kind in _groups()})
+    groups: dict[str, Any] = {name: kind(**values[name]) for name, kind in _groups()}
+    return EngineConfig(**groups)
 
 
 def _convert(option: str, value: Any, kind: Any) -> Any:

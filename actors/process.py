@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
+from typing import IO, Any
 
 from ..ipc.segment import create_segment
 from .boot import Boot, encode_boot
@@ -35,6 +36,7 @@ class _Popen:
         )
         self.pid = self._child.pid
         self.sentinel = os.pidfd_open(self.pid)
+        assert self._child.stdout is not None
         self.output = self._child.stdout
 
     @property
@@ -58,12 +60,13 @@ class _Popen:
 
     def close(self) -> None:
         os.close(self.sentinel)
-        assert self.output is not None
         self.output.close()
 
 
 class ActorProcess(BaseProcess):
     """One process of the engine. What it prints goes to our standard error; its last lines are kept for a post-mortem."""
+
+    _popen: Any  # what `start` got from the start method
 
     def __init__(self, boot: Boot, descriptors: Sequence[int]) -> None:
         super().__init__(name=boot.actor, daemon=True)
@@ -79,10 +82,12 @@ class ActorProcess(BaseProcess):
 
     @staticmethod
     def _Popen(process: "ActorProcess") -> _Popen:
-        return _Popen(process)
+        started = _Popen(process)
+        process.forward(started.output)
+        return started
 
     def start(self) -> None:
-        """Start the process. The forwarding thread ends when the process does."""
+        """Start the process."""
         record = encode_boot(self._boot)
         self._boot_fd = create_segment(f"boot:{self.name}", len(record))
         try:
@@ -91,12 +96,14 @@ class ActorProcess(BaseProcess):
             super().start()
         finally:
             os.close(self._boot_fd)
-        self._forwarder = threading.Thread(target=self._forward, name=f"output of {self.name}", daemon=True)
+
+    def forward(self, output: IO[bytes]) -> None:
+        """Copy the child's output until its end. In a thread, so that a blocked event loop never blocks a child that logs."""
+        self._forwarder = threading.Thread(target=self._forward, args=(output,), name=f"output of {self.name}", daemon=True)
         self._forwarder.start()
 
-    def _forward(self) -> None:
-        """Copy the child's output. In a thread, so that a blocked event loop never blocks a child that logs."""
-        for line in self._popen.output:
+    def _forward(self, output: IO[bytes]) -> None:
+        for line in output:
             text = line.decode(errors="replace")
             self.tail.append(text.rstrip("\n"))
             try:

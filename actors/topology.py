@@ -2,6 +2,8 @@
 
 import os
 
+import msgspec
+
 from ..ipc.codec import codec_of
 from ..ipc.messages.config import EngineConfig
 from ..ipc.messages.control import FromActor, ToActor
@@ -42,36 +44,34 @@ class Topology:
         self._boots = [self._core(), *(self._worker(rank) for rank in range(world_size))]
 
     def _core(self) -> Boot:
-        return Boot(
-            actor="core0",
-            kind="engine_core",
+        return msgspec.structs.replace(
+            self._child("core0", "engine_core"),
             requests=[self.requests],
             outputs=[self.outputs],
             plans=self._plans,
             results=self._results,
-            **self._common("core0"),
         )
 
     def _worker(self, rank: int) -> Boot:
-        actor = f"worker0.{rank}"
-        return Boot(
-            actor=actor,
-            kind="worker",
+        return msgspec.structs.replace(
+            self._child(f"worker0.{rank}", "worker"),
             rank=rank,
             local_rank=rank,
             plans=self._plans,
             results=[self._results[rank]],
-            **self._common(actor),
         )
 
-    def _common(self, actor: str) -> dict[str, object]:
-        return {
-            "epoch": 1,
-            "supervisor": os.getpid(),
-            "config": self._config,
-            "to_actor": _ring("to", actor, CONTROL_RING_BYTES),
-            "from_actor": _ring("from", actor, CONTROL_RING_BYTES),
-        }
+    def _child(self, actor: str, kind: str) -> Boot:
+        """A boot record with what every child gets."""
+        return Boot(
+            actor=actor,
+            kind=kind,
+            epoch=1,
+            supervisor=os.getpid(),
+            config=self._config,
+            to_actor=_ring("to", actor, CONTROL_RING_BYTES),
+            from_actor=_ring("from", actor, CONTROL_RING_BYTES),
+        )
 
     def boots(self) -> list[Boot]:
         """One boot record a child process."""

@@ -95,7 +95,7 @@ class Sender(Generic[M]):
         self._wake = _nobody
 
     def close(self) -> None:
-        """End the stream for the reader and give back the memory; a `send` that waits raises Closed. A second call does nothing."""
+        """End the stream and give back the memory; a `send` that waits raises Closed. A second call does nothing."""
         if not self._ring.closed:
             self._ring.close()
             self._bell.close()
@@ -161,7 +161,7 @@ class Receiver(Generic[M]):
         self._wake = _nobody
 
     def close(self) -> None:
-        """Leave the slot and give back the memory; a `receive` that waits raises Closed. A second call does nothing."""
+        """Leave the slot and give back the memory; a waiting `receive` raises Closed. A second call does nothing."""
         if not self._ring.closed:
             self._ring.close()
             self._bell.close()

@@ -232,10 +232,14 @@ class RingReader(_End):
         if self.closed:
             raise Closed(f"mailbox {self.name}: its reader was closed")
         while True:
-            if self._tail == load(self._words, W_HEAD):  # pairs with the publish of HEAD in RingWriter.try_write
-                return None if self._writer_may_write() else self._end()
+            head = load(self._words, W_HEAD)  # pairs with the publish of HEAD in RingWriter.try_write
+            if self._tail == head:
+                if self._writer_may_write():
+                    return None
+                self._end()
+                continue
             # No view of the memory may stay in this frame: it would live on in the traceback of an error raised here.
-            payload, kind = self._record()
+            payload, kind = self._record(head)
             if kind == DATA:
                 return self._data[payload]
             if kind in (FRAGMENT, LAST_FRAGMENT):
@@ -266,14 +270,15 @@ class RingReader(_End):
     def _at_last_fragment(self) -> bool:
         return bool(RECORD.unpack_from(self._data, self._tail & self._mask)[1] == LAST_FRAGMENT)
 
-    def _record(self) -> tuple[slice, int]:
+    def _record(self, head: int) -> tuple[slice, int]:
         """Check the record at TAIL; returns the place of its payload and its kind, and sets where the next one starts."""
         at = self._tail & self._mask
         length, kind, _, epoch, sequence = RECORD.unpack_from(self._data, at)
         if epoch != self._epoch:  # a new writer numbers from 0; a new reader may meet an old writer at any number
             self._due = sequence if self._epoch < 0 else 0
             self._epoch, self._parts = epoch, None
-        if sequence != self._due or not DATA <= kind <= DISCARD or length > self.capacity - at - RECORD.size:
+        room = min(self.capacity - at, head - self._tail)
+        if sequence != self._due or not DATA <= kind <= DISCARD or record_size(length) > room:
             raise Broken(
                 f"mailbox {self.name}: corrupt record at {self._tail}: kind {kind}, {length} bytes, "
                 f"sequence {sequence} where {self._due} was due"
@@ -285,7 +290,7 @@ class RingReader(_End):
         return load(self._words, W_WRITER) in (FREE, ATTACHED)
 
     def _end(self) -> None:
-        """The writer has left; look once more, because it may have published just before."""
+        """The writer has left: raise, unless it had published something just before."""
         if self._tail != load(self._words, W_HEAD):
             return
         if load(self._words, W_WRITER) == GONE:

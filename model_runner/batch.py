@@ -63,9 +63,7 @@ def build_inputs(step: StepRows, states: RowStates, cache: KVCache, kernels: Ker
         positions=torch.from_numpy(positions),
         slots=torch.from_numpy(slots),
         attention=plan,
-        logit_rows=None
-        if len(lasts) == len(positions) and step.sampled.all()
-        else torch.from_numpy(lasts[step.sampled]),
+        logit_rows=None if len(lasts) == len(positions) and step.sampled.all() else torch.from_numpy(lasts[step.sampled]),
     )
 
 

@@ -1,5 +1,8 @@
 """The paged KV cache of one worker, and how large it may be."""
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +17,11 @@ class KVCache:
     """Keys and values of all layers: for each, two tensors [num_blocks, num_kv_heads, block_size, head_dim]."""
 
     def __init__(self, shape: LlamaShape, *, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
-        # Zeros, not empty: a masked position still takes part in a product, where 0 * NaN would spread.
-        self._data = torch.zeros(
-            (shape.num_layers, 2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim), dtype=dtype
-        )
+        # Zeros, not empty: a masked position still takes part in a product, where 0 * NaN would spread. numpy's zeros
+        # are pages the kernel gives on first touch; torch would write gigabytes at once.
+        dimensions = (shape.num_layers, 2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
+        pages = np.zeros(math.prod(dimensions) * dtype.itemsize, dtype=np.uint8)
+        self._data = torch.from_numpy(pages).view(dtype).view(dimensions)
         self.layers: list[tuple[Tensor, Tensor]] = [(layer[0], layer[1]) for layer in self._data]
         self.num_blocks = num_blocks
         self.block_size = block_size

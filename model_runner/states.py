@@ -37,9 +37,7 @@ class RowStates:
             if blocks:
                 self._append_blocks(row, blocks)
 
-    def put_sampled(
-        self, rows: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
-    ) -> None:
+    def put_sampled(self, rows: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
         """Make each token the last one of its row, at its position."""
         self.tokens[rows, positions] = tokens
         self.lengths[rows] = positions + 1

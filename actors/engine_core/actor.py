@@ -4,6 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -71,7 +72,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _take_messages(self) -> None:
         for message in self._executor.results():
             self.dispatch(message)
-        for receiver in (self._control, *self._requests):
+        receivers: list[Receiver[Any]] = [self._control, *self._requests]
+        for receiver in receivers:
             try:
                 while True:
                     self.dispatch(receiver.receive_nowait())
@@ -150,7 +152,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     @handles(DescribeEngine)
     def _on_describe(self, call: DescribeEngine) -> None:
         stats = self._scheduler.stats()
-        description = EngineDescription(stats.running, stats.waiting, stats.num_blocks, stats.free_blocks, self._steps)
+        description = EngineDescription(stats.running, stats.waiting, stats.num_blocks, stats.free_blocks, stats.steps)
         self._reply(UtilityReply(call.call, description=description))
 
     def _reply(self, reply: UtilityReply) -> None:

@@ -102,7 +102,11 @@ class WindowDetokenizer:
 
     def _news(self) -> str:
         known = self._decode(self._tokens[self._start : self._shown])
-        return self._decode(self._tokens[self._start :])[len(known) :]
+        text = self._decode(self._tokens[self._start :])
+        if text.startswith(known):
+            return text[len(known) :]
+        # Bytes that make no character spoil the ones before them, whose text has been given out; those after stand alone.
+        return self._decode(self._tokens[self._shown :])
 
     def _decode(self, tokens: list[int]) -> str:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)

@@ -60,14 +60,16 @@ class InputProcessor:
     def _content(prompt: Prompt) -> str | list[int]:
         """The text or the ids inside any form of prompt."""
         content: object = prompt
-        forms: tuple[type, ...] = (str, list, tuple)
         if isinstance(prompt, dict):
             if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
                 raise ValueError(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {list(prompt)}")
             ((key, content),) = prompt.items()
-            forms = (str,) if key == "prompt" else (list, tuple)
-        if isinstance(content, forms):
-            return content if isinstance(content, str) else list(content)
+            if isinstance(content, str) != (key == "prompt"):
+                raise ValueError(f"prompt['{key}'] must be {'text' if key == 'prompt' else 'token ids'}, got {content!r:.100}")
+        if isinstance(content, str):
+            return content
+        if isinstance(content, list | tuple):
+            return list(content)
         raise ValueError(f"prompt must be text, a list of token ids or a dict of either, got {content!r:.100}")
 
     def _check_id(self, field: str, token: object) -> None:
@@ -105,15 +107,15 @@ class InputProcessor:
 
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
         """The parameters with the seed and the length settled, so that results depend on no later process."""
-        cache_tokens = self._num_blocks * self._block_size + 1  # the last token is never computed, so it needs no room
+        cache_tokens = self._num_blocks * self._block_size
         max_tokens = params.max_tokens
         if max_tokens is None:
-            max_tokens = max(1, min(self._max_model_len, cache_tokens) - length)
+            max_tokens = max(1, min(self._max_model_len, cache_tokens + 1) - length)
         max_tokens = min(max_tokens, self._max_model_len - length)
-        if length + max_tokens > cache_tokens:
+        if length + max_tokens - 1 > cache_tokens:  # the last token is never computed
             raise ValueError(
-                f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache: {self._num_blocks} "
-                f"blocks of {self._block_size} hold {cache_tokens} tokens, the last one of an answer included"
+                f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache of {cache_tokens} tokens "
+                f"({self._num_blocks} blocks of {self._block_size})"
             )
         seed = params.seed if params.seed is not None and params.seed >= 0 else self._seeds.randint(0, MAX_SEED)
         return msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)

@@ -62,9 +62,7 @@ def plan_attention(batch: AttentionBatch, *, num_kv_heads: int, block_size: int,
         blocks = np.where(used, table[group, :width], table[group, :1])
         padding = torch.from_numpy(np.arange(width * block_size) >= ends[group][:, None])
         mask = torch.zeros(padding.shape, dtype=dtype).masked_fill_(padding, float("-inf"))
-        decodes.append(
-            _Decode(torch.from_numpy(firsts[group]), _gather_index(blocks, num_kv_heads), mask[:, None, None])
-        )
+        decodes.append(_Decode(torch.from_numpy(firsts[group]), _gather_index(blocks, num_kv_heads), mask[:, None, None]))
     chunks = []
     for r in np.flatnonzero(batch.counts > 1):
         start, end, first = int(batch.starts[r]), int(ends[r]), int(firsts[r])
@@ -89,9 +87,7 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Attention
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
         output.index_copy_(0, decode.queries, attended)
     for chunk in plan.chunks:
-        output[chunk.first : chunk.last] = _attend_chunk(
-            grouped[chunk.first : chunk.last], k_cache, v_cache, chunk, scale
-        )
+        output[chunk.first : chunk.last] = _attend_chunk(grouped[chunk.first : chunk.last], k_cache, v_cache, chunk, scale)
     return output.reshape(q.shape)
 
 
@@ -103,9 +99,7 @@ def _attend_chunk(queries: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chu
         for cache in (k_cache, v_cache)
     )
     causal = chunk.mask is None
-    attended = F.scaled_dot_product_attention(
-        by_group, keys, values, attn_mask=chunk.mask, is_causal=causal, scale=scale
-    )
+    attended = F.scaled_dot_product_attention(by_group, keys, values, attn_mask=chunk.mask, is_causal=causal, scale=scale)
     return attended.permute(2, 1, 0, 3)
 
 

@@ -13,9 +13,10 @@ def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, width, eps, BLOCK: tl.constexpr
     inside = columns < width
     x = tl.load(x_ptr + row * width + columns, mask=inside, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / width + eps)
-    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
-    normed = (x * scale).to(out_ptr.dtype.element_ty) * weight
-    tl.store(out_ptr + row * width + columns, normed.to(out_ptr.dtype.element_ty), mask=inside)
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    # Rounded before the weight, as in the reference; the product itself in float32, which the interpreter needs.
+    rounded = (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(out_ptr + row * width + columns, (rounded * weight).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

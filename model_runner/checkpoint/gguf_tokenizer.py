@@ -11,9 +11,7 @@ from .gguf_metadata import Metadata, optional, require, token_id
 CONTROL, USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-WORDS_AND_SPACES = (
-    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+WORDS_AND_SPACES = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _gpt2() -> Any:

@@ -57,9 +57,7 @@ def _eos_token_ids(directory: Path, hf_config: dict[str, Any], vocab_size: int) 
         value = source.get("eos_token_id")
         for index in value if isinstance(value, list) else [] if value is None else [value]:
             if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < vocab_size:
-                raise CheckpointError(
-                    f"eos_token_id in {path} must be token ids from 0 to {vocab_size - 1}, got {value!r}"
-                )
+                raise CheckpointError(f"eos_token_id in {path} must be token ids from 0 to {vocab_size - 1}, got {value!r}")
             ids.append(index)
     return tuple(dict.fromkeys(ids))
 

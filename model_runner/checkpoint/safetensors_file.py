@@ -61,9 +61,7 @@ def check_safetensors(path: Path) -> None:
         tensors = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
         data_bytes = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
     except (ValueError, AttributeError, LookupError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} is not a safetensors file: its header is no table of tensors ({error})"
-        ) from error
+        raise CheckpointError(f"{path} is not a safetensors file: its header is no table of tensors ({error})") from error
     wanted = 8 + header_bytes + data_bytes
     if size != wanted:
         raise CheckpointError(f"{path} is {size} bytes long, its header calls for {wanted}: copy or download it again")

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..models.llama_shape import RopeShape
+from ..models.rope_shape import RopeShape
 
 
 def rotary_table(rope: RopeShape, *, head_dim: int, max_position: int) -> Tensor:

@@ -29,8 +29,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 def close(actual: Tensor, expected: Tensor) -> None:
     loose = expected.dtype == torch.bfloat16
     assert actual.dtype == expected.dtype
-    tolerance = {"rtol": 3e-2, "atol": 3e-2} if loose else {"rtol": 1e-5, "atol": 2e-6}
-    torch.testing.assert_close(actual, expected, **tolerance)
+    torch.testing.assert_close(actual, expected, rtol=3e-2 if loose else 1e-5, atol=3e-2 if loose else 2e-6)
 
 
 def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -147,9 +146,7 @@ def test_many_decode_rows_of_unlike_lengths(kernels: KernelSet) -> None:
 
 @given(generator=seeds, tokens=st.integers(1, 20), kv_heads=st.integers(1, 3), block_size=st.sampled_from((1, 4, 16)))
 @few
-def test_write_kv(
-    kernels: KernelSet, generator: torch.Generator, tokens: int, kv_heads: int, block_size: int
-) -> None:
+def test_write_kv(kernels: KernelSet, generator: torch.Generator, tokens: int, kv_heads: int, block_size: int) -> None:
     slots = torch.randperm(30 * block_size, generator=generator)[:tokens]
     k, v = torch.randn((2, tokens, kv_heads, 8), generator=generator)
     caches = [torch.zeros((30, kv_heads, block_size, 8)) for _ in range(4)]

@@ -10,7 +10,7 @@ import torch
 from tiny_checkpoint import write_tiny_llama
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ringpost.ipc.messages.config import CacheConfig, Checkpoint, EngineConfig, ModelConfig, SchedulerConfig
+from ringpost.ipc.messages.config import CacheConfig, Checkpoint, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from ringpost.ipc.messages.plans import NewRow, RowTokens, StepPlan
 from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
@@ -30,6 +30,7 @@ def engine_config(directory: Path, **model: Any) -> EngineConfig:
         model=ModelConfig(**model),
         cache=CacheConfig(block_size=BLOCK_SIZE),
         scheduler=SchedulerConfig(max_num_seqs=ROWS),
+        parallel=ParallelConfig(num_threads=1),
         checkpoint=Checkpoint(
             directory=str(directory),
             architecture="LlamaForCausalLM",

@@ -60,9 +60,7 @@ def plain_choice(logits: list[float], row: Row) -> int:
     if row.greedy:
         return logits.index(max(logits))
     scaled = [value / max(row.temperature, 0.01) for value in logits]
-    noise = select_kernels("reference").gumbel_noise(
-        torch.tensor([row.seed]), torch.tensor([row.position]), len(logits)
-    )[0]
+    noise = select_kernels("reference").gumbel_noise(torch.tensor([row.seed]), torch.tensor([row.position]), len(logits))[0]
     return max(kept_tokens(scaled, row), key=lambda i: (scaled[i] + float(noise[i]), -i))
 
 
@@ -96,9 +94,7 @@ def test_choices_equal_a_plain_sampler(cases: list[tuple[list[float], Row]]) -> 
 @settings(max_examples=100, deadline=None)
 def test_filters_keep_what_they_should(values: list[float], row: Row) -> None:
     scaled = torch.tensor([values])
-    apply_filters(
-        scaled, top_k=torch.tensor([row.top_k]), top_p=torch.tensor([row.top_p]), min_p=torch.tensor([row.min_p])
-    )
+    apply_filters(scaled, top_k=torch.tensor([row.top_k]), top_p=torch.tensor([row.top_p]), min_p=torch.tensor([row.min_p]))
     assert set(torch.nonzero(scaled[0].isfinite()).squeeze(-1).tolist()) == kept_tokens(values, row)
 
 

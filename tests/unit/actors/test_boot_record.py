@@ -1,0 +1,85 @@
+"""The boot record, the topology it comes from, and failures in words."""
+
+import os
+
+import msgspec
+import pytest
+
+from ringpost.actors.boot import Boot, describe_failure, encode_boot, first_cause
+from ringpost.actors.config import engine_config
+from ringpost.actors.errors import failure_text
+from ringpost.actors.topology import Topology
+from ringpost.ipc.mailbox import Receiver, Sender
+from ringpost.ipc.messages.control import FromActor, Stop, ToActor
+from ringpost.ipc.messages.plans import PlanMessage, StopWorker
+
+
+def test_a_boot_record_crosses_processes(no_leaks: None) -> None:
+    topology = Topology(engine_config(max_num_seqs=7))
+    for boot in topology.boots():
+        copy = msgspec.msgpack.decode(encode_boot(boot), type=Boot)
+        assert copy == boot
+        assert copy.config.scheduler.max_num_seqs == 7
+        assert copy.supervisor == os.getpid()
+    topology.close()
+
+
+def test_every_mailbox_has_its_two_sides(no_leaks: None) -> None:
+    topology = Topology(engine_config())
+    core, worker = topology.boots()
+    assert (core.kind, worker.kind, worker.rank) == ("engine_core", "worker", 0)
+    assert core.requests == [topology.requests]
+    assert core.outputs == [topology.outputs]
+    assert core.plans == worker.plans
+    assert core.results == worker.results
+    assert core.to_actor != worker.to_actor
+    assert core.plans is not None
+    plans: Sender[PlanMessage] = Sender(core.plans.duplicate(), PlanMessage)
+    received: Receiver[PlanMessage] = Receiver(core.plans.duplicate(), PlanMessage, worker.rank or 0)
+    plans.send_nowait(StopWorker())
+    assert received.receive_nowait() == StopWorker()
+    for boot in (core, worker):
+        to_actor: Sender[ToActor] = Sender(boot.to_actor.duplicate(), ToActor)
+        from_actor: Receiver[FromActor] = Receiver(boot.from_actor.duplicate(), FromActor)
+        to_actor.send_nowait(Stop())
+        to_actor.close()
+        from_actor.close()
+    plans.close()
+    received.close()
+    topology.close()
+
+
+def test_a_child_inherits_what_it_has_an_end_of_and_nothing_else(no_leaks: None) -> None:
+    topology = Topology(engine_config())
+    core, worker = topology.boots()
+    own = set(core.to_actor.descriptors()) | set(core.from_actor.descriptors())
+    assert len(core.descriptors()) == len(set(core.descriptors()))
+    assert not own & set(worker.descriptors())
+    assert not set(topology.requests.descriptors()) & set(worker.descriptors())
+    assert set(topology.requests.descriptors()) | own <= set(core.descriptors())
+    assert not any(os.get_inheritable(fd) for fd in core.descriptors())
+    topology.close()
+
+
+def test_a_failure_tells_who_and_why() -> None:
+    try:
+        raise OSError("no weights")
+    except OSError as error:
+        failure = describe_failure("worker0.0", error, request=3)
+    assert (failure.actor, failure.pid, failure.kind, failure.message, failure.request) == (
+        "worker0.0",
+        os.getpid(),
+        "OSError",
+        "no weights",
+        3,
+    )
+    assert failure.traceback.startswith("Traceback")
+    assert failure.traceback.endswith("OSError: no weights\n")
+    assert failure_text(failure) == f"worker0.0 (pid {os.getpid()}): OSError: no weights"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("x"), OSError()])])]
+)
+def test_the_first_cause_of_a_group(error: Exception) -> None:
+    assert repr(first_cause(error)) == "KeyError('x')"

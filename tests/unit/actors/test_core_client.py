@@ -1,0 +1,132 @@
+"""The frontend's line to a core: numbers, order, aborts that never wait, calls, and how it ends."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from mailboxes import make_ring
+
+from ringpost.actors.errors import EngineDeadError
+from ringpost.actors.frontend.core_client import CoreClient
+from ringpost.ipc.errors import WouldBlock
+from ringpost.ipc.mailbox import Receiver, Sender
+from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
+from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage
+from ringpost.ipc.messages.sampling import SamplingParams
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
+
+
+@contextmanager
+def client_and_core() -> Iterator[tuple[CoreClient, Receiver[RequestMessage], Sender[OutputMessage]]]:
+    requests, outputs = make_ring(union=RequestMessage), make_ring()
+    core_in: Receiver[RequestMessage] = Receiver(requests.duplicate(), RequestMessage)
+    core_out: Sender[OutputMessage] = Sender(outputs.duplicate(), OutputMessage)
+    client = CoreClient(requests, outputs, frontend=2)
+    try:
+        yield client, core_in, core_out
+    finally:
+        client.close()
+        core_in.close()
+        core_out.close()
+
+
+def add(request: int, tokens: int = 1) -> AddRequest:
+    return AddRequest(request, "r", [1] * tokens, SamplingParams(seed=0), 0.0)
+
+
+def receive_all(receiver: Receiver[Any]) -> list[Any]:
+    received = []
+    try:
+        while True:
+            received.append(receiver.receive_nowait())
+    except WouldBlock:
+        return received
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_numbers_are_fresh_and_belong_to_the_frontend() -> None:
+    with client_and_core() as (client, _, _):
+        numbers = [client.next_number() for _ in range(3)]
+        assert numbers == [(2 << 48) + 1, (2 << 48) + 2, (2 << 48) + 3]
+
+
+async def test_an_abort_is_sent_at_once_when_there_is_room() -> None:
+    with client_and_core() as (client, core, _):
+        await client.send(add(1))
+        client.abort(1)
+        assert receive_all(core) == [add(1), Abort(1)]
+
+
+async def test_aborts_without_room_follow_in_order_behind_what_waits() -> None:
+    with client_and_core() as (client, core, _):
+        flushing = asyncio.create_task(client.flush_aborts())
+        sending = asyncio.create_task(client.send(add(1, 5000)))
+        await turns()
+        for request in (1, 2, 3):
+            client.abort(request)
+        received = [await core.receive() for _ in range(4)]
+        assert received == [add(1, 5000), Abort(1), Abort(2), Abort(3)]
+        await sending
+        await turns()
+        client.abort(4)
+        assert receive_all(core) == [Abort(4)]
+        flushing.cancel()
+        await asyncio.wait([flushing])
+
+
+async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
+    with client_and_core() as (client, core, _):
+        flushing = asyncio.create_task(client.flush_aborts())
+        sending = asyncio.create_task(client.send(add(1, 5000)))
+        await turns()
+        sending.cancel()
+        await asyncio.wait([sending])
+        client.abort(1)
+        assert await core.receive() == Abort(1)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+
+
+async def test_calls_get_their_own_answers() -> None:
+    with client_and_core() as (client, core, outputs):
+        calls = [asyncio.create_task(client.call(DescribeEngine(number), number)) for number in (7, 8)]
+        assert [await core.receive() for _ in calls] == [DescribeEngine(7), DescribeEngine(8)]
+        for number in (8, 99, 7, 7):
+            outputs.send_nowait(UtilityReply(number, message=f"to {number}"))
+            reply = await client.receive()
+            assert isinstance(reply, UtilityReply)
+            client.answer(reply)
+        assert [(await call).message for call in calls] == ["to 7", "to 8"]
+
+
+async def test_a_cancelled_call_is_forgotten() -> None:
+    with client_and_core() as (client, core, _):
+        call = asyncio.create_task(client.call(DescribeEngine(7), 7))
+        await core.receive()
+        call.cancel()
+        await asyncio.wait([call])
+        client.answer(UtilityReply(7))
+        assert client._replies == {}
+
+
+async def test_the_death_of_the_engine_ends_calls_and_whoever_waits_to_send() -> None:
+    with client_and_core() as (client, core, _):
+        call = asyncio.create_task(client.call(DescribeEngine(7), 7))
+        await core.receive()
+        sending = [asyncio.create_task(client.send(add(request, 5000))) for request in (1, 2)]
+        blocked_call = asyncio.create_task(client.call(DescribeEngine(8), 8))
+        await turns()
+        client.fail_calls(EngineDeadError("worker0.0 died"))
+        client.close()
+        for task in (call, *sending, blocked_call):
+            with pytest.raises(EngineDeadError, match=r"worker0\.0 died"):
+                await task
+        with pytest.raises(EngineDeadError, match=r"worker0\.0 died"):
+            await client.send(add(3))

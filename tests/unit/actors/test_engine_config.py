@@ -1,0 +1,137 @@
+"""Options as users write them."""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ringpost.actors.config import add_engine_arguments, engine_config, engine_options, resolve_config
+from ringpost.ipc.messages.config import Checkpoint, EngineConfig
+
+OPTIONS = {
+    field.name
+    for group in msgspec.structs.fields(EngineConfig)
+    if group.type is not Checkpoint
+    for field in msgspec.structs.fields(group.type)
+}
+
+
+def value_of(config: EngineConfig, option: str) -> Any:
+    """The value of a flat option."""
+    groups = msgspec.to_builtins(config).values()
+    return next(group[option] for group in groups if option in group)
+
+
+def test_no_options_are_the_defaults_and_cross_processes() -> None:
+    assert engine_config() == EngineConfig()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(EngineConfig()), type=EngineConfig) == EngineConfig()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("model", "/some/dir", "/some/dir"),
+        ("max_num_seqs", 1, 1),
+        ("max_num_seqs", "32", 32),
+        ("block_size", "1", 1),
+        ("startup_timeout", 5, 5.0),
+        ("startup_timeout", "0.5", 0.5),
+        ("shutdown_timeout", "0", 0.0),
+        ("max_model_len", None, None),
+        ("max_model_len", "4096", 4096),
+        ("tensor_parallel_size", "1", 1),
+        ("seed", "0", 0),
+        ("seed", 2**63 - 1, 2**63 - 1),
+        ("dtype", "bfloat16", "bfloat16"),
+        ("loop", "asyncio", "asyncio"),
+    ],
+)
+def test_values_in_range(option: str, value: Any, expected: Any) -> None:
+    config = engine_config(**{option: value})
+    assert value_of(config, option) == expected
+    assert config != EngineConfig() or expected == value_of(EngineConfig(), option)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=EngineConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("model", 5),
+        ("model", None),
+        ("model", b"smollm2"),
+        ("max_num_seqs", 0),
+        ("max_num_seqs", -1),
+        ("max_num_seqs", "0"),
+        ("max_num_seqs", "many"),
+        ("max_num_seqs", ""),
+        ("max_num_seqs", 8.0),
+        ("max_num_seqs", True),
+        ("max_num_seqs", None),
+        ("max_num_seqs", [1]),
+        ("startup_timeout", 0),
+        ("startup_timeout", math.nan),
+        ("startup_timeout", "soon"),
+        ("shutdown_timeout", -0.1),
+        ("max_model_len", 0),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("tensor_parallel_size", 2),
+        ("tensor_parallel_size", "2"),
+        ("dtype", "float16"),
+        ("log_level", "INFO"),
+    ],
+)
+def test_values_out_of_range_are_refused_naming_option_and_value(option: str, value: Any) -> None:
+    with pytest.raises(ValueError) as caught:
+        engine_config(**{option: value})
+    assert str(caught.value).startswith(f"{option}: ")
+    assert str(caught.value).endswith(f"got {value!r}")
+
+
+def test_an_unknown_option_is_refused_with_a_hint() -> None:
+    with pytest.raises(ValueError, match=r"^unknown option max_num_seq; did you mean max_num_seqs\?$"):
+        engine_config(max_num_seq=3)
+    with pytest.raises(ValueError, match=r"^unknown option zzz; known are block_size, .*, tokenizer$"):
+        engine_config(zzz=3)
+
+
+def test_the_checkpoint_is_no_option() -> None:
+    for option in ("checkpoint", "directory", "hf_config", "vocab_size"):
+        with pytest.raises(ValueError, match=f"unknown option {option}"):
+            engine_config(**{option: "x"})
+
+
+def test_option_names_are_unique() -> None:
+    groups = [group.type for group in msgspec.structs.fields(EngineConfig) if group.type is not Checkpoint]
+    names = [field.name for group in groups for field in msgspec.structs.fields(group)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_option_is_on_the_command_line_and_described() -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_arguments(parser)
+    actions = {action.dest: action for action in parser._actions if action.dest != "help"}
+    assert set(actions) == OPTIONS - {"model"}
+    silent = [name for name, action in actions.items() if not action.help]
+    assert not silent
+    assert all(name.replace("_", "-") in parser.format_help() for name in actions)
+
+
+def test_options_come_from_the_command_line_only_where_they_were_given() -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_arguments(parser)
+    parser.add_argument("--something-else", default="x")
+    arguments = parser.parse_args(["--max-num-seqs", "8", "--startup-timeout=2.5", "--seed", "7"])
+    options = engine_options(arguments)
+    assert options == {"max_num_seqs": "8", "startup_timeout": "2.5", "seed": "7"}
+    config = engine_config(**options)
+    assert (config.scheduler.max_num_seqs, config.runtime.startup_timeout, config.runtime.seed) == (8, 2.5, 7)
+
+
+def test_a_model_that_is_not_there_is_a_value_error_naming_it(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    with pytest.raises(ValueError, match="missing"):
+        resolve_config(engine_config(model=missing))

@@ -1,0 +1,173 @@
+"""Requests at the edge: each fault is a ValueError that names the field and the value."""
+
+import asyncio
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from tiny_checkpoint import write_tiny_llama
+
+from ringpost.actors.config import engine_config, resolve_config
+from ringpost.actors.frontend.input_processor import InputProcessor
+from ringpost.actors.frontend.renderer import Renderer
+from ringpost.ipc.codec import codec_of
+from ringpost.ipc.messages.config import EngineConfig
+from ringpost.ipc.messages.requests import AddRequest, RequestMessage
+from ringpost.ipc.messages.sampling import SamplingParams
+
+VOCAB, MAX_LEN, BLOCKS = 268, 64, 8  # of 16 tokens
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    directory = write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+    return resolve_config(engine_config(model=str(directory), max_model_len=MAX_LEN, seed=5))
+
+
+@pytest.fixture(scope="module")
+def renderer(config: EngineConfig) -> Renderer:
+    return Renderer(config.checkpoint)
+
+
+@pytest.fixture
+def inputs(config: EngineConfig, renderer: Renderer) -> InputProcessor:
+    return InputProcessor(config, renderer, BLOCKS)
+
+
+def process(inputs: InputProcessor, prompt: Any, external_id: Any = "r", **params: Any) -> AddRequest:
+    sampling = SamplingParams(**params)
+    content = inputs.check(prompt, sampling, 0)
+    return asyncio.run(inputs.process(1, external_id, content, sampling, 0))
+
+
+BAD_PROMPTS: list[tuple[Any, str]] = [
+    (None, "prompt must be text, .* got None"),
+    (5, "got 5"),
+    (b"text", "got b'text'"),
+    ({1, 2}, "got {1, 2}"),
+    (iter([1]), "prompt must be text"),
+    ([], "prompt must not be empty"),
+    ({}, r"one key, 'prompt' or 'prompt_token_ids'; got \[\]"),
+    ({"text": "a"}, r"got \['text'\]"),
+    ({"prompt": "a", "prompt_token_ids": [1]}, r"got \['prompt', 'prompt_token_ids'\]"),
+    ({"prompt": "a", 1: 2}, r"got \['prompt', 1\]"),
+    ({"prompt": None}, r"prompt\['prompt'\] must be text, got None"),
+    ({"prompt": [1]}, r"prompt\['prompt'\] must be text, got \[1\]"),
+    ({"prompt_token_ids": "a"}, r"prompt\['prompt_token_ids'\] must be token ids, got 'a'"),
+    ({"prompt_token_ids": None}, "prompt must be text, a list of token ids or a dict of either, got None"),
+    ({"prompt_token_ids": [VOCAB]}, f"prompt must hold token ids from 0 to {VOCAB - 1}, got {VOCAB}"),
+    ([-1], f"from 0 to {VOCAB - 1}, got -1"),
+    ([1, VOCAB, 2], f"got {VOCAB}"),
+    ([True], "got True"),
+    ([1.0], r"got 1\.0"),
+    ([math.nan], "got nan"),
+    (["1"], "got '1'"),
+    ([None], "got None"),
+    ([[1]], r"got \[1\]"),
+    ([10**30], "got 1000"),
+    ([1] * MAX_LEN, f"prompt has {MAX_LEN} tokens; with max_model_len={MAX_LEN} it may have at most {MAX_LEN - 1}"),
+    ("", "prompt must not be empty: it gives no tokens"),
+    ({"prompt": ""}, "prompt must not be empty"),
+    ("ab\ud800c", r"lone surrogate, '\\ud800' at character 2"),
+    ("x" * MAX_LEN, f"prompt has {MAX_LEN} tokens"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS)
+def test_a_bad_prompt(inputs: InputProcessor, prompt: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        process(inputs, prompt)
+
+
+@pytest.mark.parametrize("priority", [True, 1.0, None, "1", 2**63, -(2**64)])
+def test_a_bad_priority(inputs: InputProcessor, priority: Any) -> None:
+    with pytest.raises(ValueError, match="priority must be an integer"):
+        inputs.check("a", SamplingParams(), priority)
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 0}, "greedy", 1])
+def test_parameters_of_another_type(inputs: InputProcessor, params: Any) -> None:
+    with pytest.raises(ValueError, match="sampling_params must be a SamplingParams"):
+        inputs.check("a", params, 0)
+
+
+@pytest.mark.parametrize("request_id", [5, b"r", ["r"]])
+def test_a_request_id_that_is_no_text(inputs: InputProcessor, request_id: Any) -> None:
+    with pytest.raises(ValueError, match="request_id must be text, got"):
+        process(inputs, "a", request_id)
+
+
+def test_a_stop_token_outside_the_vocabulary(inputs: InputProcessor) -> None:
+    with pytest.raises(ValueError, match=f"stop_token_ids must hold token ids from 0 to {VOCAB - 1}, got {VOCAB}"):
+        process(inputs, "a", stop_token_ids=[1, VOCAB])
+
+
+@pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, [100, 101], (100, 101), {"prompt_token_ids": [100, 101]}])
+def test_every_form_of_prompt(inputs: InputProcessor, prompt: Any) -> None:
+    message = process(inputs, prompt)
+    assert message.prompt == [100, 101]
+    assert (message.request, message.external_id, message.eos_token_ids) == (1, "r", (2,))
+    codec = codec_of(RequestMessage)
+    assert codec.decode(codec.encode(message)) == message
+
+
+def test_a_long_text_is_cut_by_nobody(inputs: InputProcessor) -> None:
+    with pytest.raises(ValueError, match="prompt has 6000 tokens"):
+        process(inputs, "x" * 6000)
+
+
+def test_the_callers_list_is_neither_kept_nor_changed(inputs: InputProcessor) -> None:
+    ids = [100, 101]
+    content = inputs.check(ids, SamplingParams(), 0)
+    ids.append(10**9)
+    assert content == [100, 101]
+    assert process(inputs, prompt := {"prompt_token_ids": [5]}).prompt is not prompt["prompt_token_ids"]
+    assert prompt == {"prompt_token_ids": [5]}
+
+
+def test_seeds_are_given_out_and_repeatable(config: EngineConfig, renderer: Renderer) -> None:
+    def seeds(seed: int | None) -> list[int | None]:
+        runtime = msgspec.structs.replace(config.runtime, seed=seed)
+        inputs = InputProcessor(msgspec.structs.replace(config, runtime=runtime), renderer, BLOCKS)
+        return [process(inputs, "a", seed=wanted).params.seed for wanted in (None, -1, 7, 0, None)]
+
+    assert seeds(5) == seeds(5) != seeds(6)
+    assert seeds(5)[2:4] == [7, 0]
+    given_out = [*seeds(None), *seeds(None)]
+    random = [seed for index, seed in enumerate(given_out) if index % 5 in (0, 1, 4)]
+    assert len(set(random)) == 6
+    assert all(isinstance(seed, int) and 0 <= seed < 2**63 for seed in random)
+
+
+@pytest.mark.parametrize(
+    ("length", "wanted", "blocks", "max_tokens"),
+    [
+        (10, None, BLOCKS, MAX_LEN - 10),
+        (10, 5, BLOCKS, 5),
+        (10, 1000, BLOCKS, MAX_LEN - 10),
+        (MAX_LEN - 1, None, BLOCKS, 1),
+        (10, None, 1, 7),  # the last token needs no room in the cache
+        (10, 7, 1, 7),
+        (16, None, 1, 1),
+    ],
+)
+def test_the_length_of_the_answer_is_settled(
+    config: EngineConfig, renderer: Renderer, length: int, wanted: int | None, blocks: int, max_tokens: int
+) -> None:
+    message = process(InputProcessor(config, renderer, blocks), [5] * length, max_tokens=wanted)
+    assert message.params.max_tokens == max_tokens
+
+
+@pytest.mark.parametrize(("length", "wanted"), [(10, 8), (17, 1), (17, None), (17, 1000)])
+def test_what_can_never_fit_the_cache(config: EngineConfig, renderer: Renderer, length: int, wanted: int | None) -> None:
+    inputs = InputProcessor(config, renderer, 1)
+    with pytest.raises(ValueError, match=rf"{length} tokens with max_tokens=\d+ can never fit the KV cache of 16 tokens"):
+        process(inputs, [5] * length, max_tokens=wanted)
+
+
+def test_a_text_without_tokens() -> None:
+    config = resolve_config(EngineConfig())
+    inputs = InputProcessor(config, Renderer(config.checkpoint), 100)
+    with pytest.raises(ValueError, match="prompt must not be empty: it gives no tokens"):
+        process(inputs, "\u0004")
