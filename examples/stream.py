@@ -2,13 +2,13 @@
 
 import asyncio
 
-from ringpost import AsyncLLM, SamplingParams
+from ringpost import AsyncLLM, RequestOutputKind, SamplingParams
 
 PROMPTS = ["The capital of France is", "Once upon a time", "def fibonacci(n):"]
 
 
 async def answer(engine: AsyncLLM, prompt: str) -> None:
-    params = SamplingParams(temperature=0.7, top_p=0.9, max_tokens=40, output_kind="delta")
+    params = SamplingParams(temperature=0.7, top_p=0.9, max_tokens=40, output_kind=RequestOutputKind.DELTA)
     async for output in engine.generate(prompt, params):
         print(f"[{prompt[:12]}...] {output.outputs[0].text!r}")
 

@@ -19,6 +19,10 @@ WATCHDOG_MARGIN = 60.0  # seconds after pytest-timeout should have ended the tes
 STDERR = pytest.StashKey[int]()  # the terminal's, which capturing does not replace
 
 
+# Triton reads it when it is imported, which transformers does: the interpreter runs kernels where there is no GPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare what the fixtures below rely on."""
     config.stash[STDERR] = os.dup(2)

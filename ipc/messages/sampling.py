@@ -1,7 +1,7 @@
 """SamplingParams: what a caller may ask about the choice of tokens and the end of an answer."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -50,7 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     min_p: float = 0.0  # keep tokens at least this likely relative to the likeliest, in [0, 1]
     seed: int | None = None  # None (or -1): a fresh random one for each request
     max_tokens: int | None = 16  # None: up to the model's context
-    stop_token_ids: tuple[int, ...] = ()  # end after any of these; its text is not shown
+    stop_token_ids: Sequence[int] = ()  # end after any of these; its text is not shown
     ignore_eos: bool = False  # go on after the model's end-of-sequence tokens
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE  # or its value as a string
     skip_special_tokens: bool = True  # leave special tokens out of the text

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mailboxes import big, joined, make_ring, note
+from mailboxes import big, joined, make_ring, note, parked
 
 from ringpost.ipc.errors import MessageTooLarge, WouldBlock
 from ringpost.ipc.mailbox import Receiver, Sender
@@ -14,12 +14,6 @@ from ringpost.ipc.messages.outputs import OutputMessage
 from ringpost.ipc.ring import MAX_MESSAGE
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-async def parked(task: asyncio.Task[Any]) -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not task.done()
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ import torch
 from prompts import fidelity_prompts
 from transformers import AutoModelForCausalLM
 
-from ringpost import AsyncLLM, SamplingParams
+from ringpost import AsyncLLM, RequestOutputKind, SamplingParams
 
 TOKENS = 48
 TIE = 1e-3  # a different token is excused only where the reference's two best logits lie this close
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def answer(engine: AsyncLLM, prompt: list[int]) -> list[int]:
-    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, output_kind="final_only")
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY)
     outputs = [output async for output in engine.generate(prompt, params)]
     assert len(outputs) == 1
     assert outputs[0].finished

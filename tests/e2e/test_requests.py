@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from ringpost import AsyncLLM, RequestOutput, SamplingParams
+from ringpost import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams
 
 FRANCE = "The capital of France is"
 FRANCE_IDS = [504, 3575, 282, 4649, 314]
@@ -51,7 +51,7 @@ async def test_text_and_ids_give_the_same_answer(engine: AsyncLLM) -> None:
 async def test_output_kinds_agree(engine: AsyncLLM) -> None:
     outputs = {}
     for kind in ("cumulative", "delta", "final_only"):
-        params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, output_kind=kind)
+        params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, output_kind=RequestOutputKind(kind))
         outputs[kind] = [output.outputs[0] async for output in engine.generate(FRANCE, params)]
     final = outputs["final_only"][0]
     assert len(outputs["final_only"]) == 1
@@ -103,7 +103,7 @@ async def test_more_requests_than_rows_all_finish(engine: AsyncLLM) -> None:
 
 
 async def test_a_slow_consumer_loses_nothing(engine: AsyncLLM) -> None:
-    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, output_kind="delta")
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
     fast = (await last(engine, FRANCE, GREEDY)).outputs[0]
     collector = await engine.add_request("slow", FRANCE, params)
     await last(engine, FRANCE, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))  # meanwhile

@@ -43,6 +43,13 @@ def fill(sender: Sender[Any]) -> None:
                 sender.send_nowait(note(0, size))
 
 
+async def parked(*tasks: asyncio.Task[Any]) -> None:
+    """Let the tasks run until each waits for something that only the test can bring about."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+
+
 def note(number: int, size: int = 0) -> UtilityReply:
     """A message that is easy to tell apart, with `size` bytes of text."""
     return UtilityReply(number, message="x" * size)

@@ -81,6 +81,21 @@ async def test_aborts_without_room_follow_in_order_behind_what_waits() -> None:
         await asyncio.wait([flushing])
 
 
+async def test_an_abort_does_not_overtake_one_that_waits() -> None:
+    with client_and_core() as (client, core, _):
+        sending = asyncio.create_task(client.send(add(1, 5000)))
+        await turns()
+        client.abort(1)
+        assert await core.receive() == add(1, 5000)
+        await sending
+        client.abort(2)
+        assert receive_all(core) == []
+        flushing = asyncio.create_task(client.flush_aborts())
+        assert [await core.receive() for _ in range(2)] == [Abort(1), Abort(2)]
+        flushing.cancel()
+        await asyncio.wait([flushing])
+
+
 async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
     with client_and_core() as (client, core, _):
         flushing = asyncio.create_task(client.flush_aborts())

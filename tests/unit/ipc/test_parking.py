@@ -4,19 +4,12 @@ import asyncio
 import os
 
 import pytest
-from mailboxes import joined, note
+from mailboxes import joined, note, parked
 
 from ringpost.ipc.doorbell import Doorbell, create_doorbell, ring_doorbell
 from ringpost.ipc.parking import Signal, wait_any
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-async def parked(task: asyncio.Task[None]) -> None:
-    """Let the task run until it waits for something that only the test can bring about."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not task.done()
 
 
 @pytest.mark.asyncio
