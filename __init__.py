@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .actors.frontend.async_llm import AsyncLLM
     from .actors.frontend.collector import RequestOutputCollector
     from .actors.frontend.engine_client import EngineClient
+    from .actors.frontend.input_processor import Prompt
     from .actors.frontend.outputs import CompletionOutput, RequestMetrics, RequestOutput
     from .ipc.messages.config import EngineConfig
     from .ipc.messages.sampling import RequestOutputKind, SamplingParams
@@ -24,6 +25,7 @@ _HOMES = {
     "EngineError": ".actors.errors",
     "EngineGenerateError": ".actors.errors",
     "EngineStartError": ".actors.errors",
+    "Prompt": ".actors.frontend.input_processor",
     "RequestMetrics": ".actors.frontend.outputs",
     "RequestOutput": ".actors.frontend.outputs",
     "RequestOutputCollector": ".actors.frontend.collector",
@@ -40,6 +42,7 @@ __all__ = [
     "EngineError",
     "EngineGenerateError",
     "EngineStartError",
+    "Prompt",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputCollector",

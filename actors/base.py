@@ -30,6 +30,8 @@ class Actor:
 
     def __init_subclass__(cls, *, receives: tuple[Any, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if not receives:  # a refinement of an actor handles what that one does
+            return
         wanted = {member for union in receives for member in typing.get_args(union) or (union,)}
         table: dict[type, Callable[..., None]] = {}
         for method in vars(cls).values():

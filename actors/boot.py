@@ -25,6 +25,7 @@ from .errors import ActorFailed
 from .logs import configure_logging, logger
 
 EXIT_FAILED = 1
+MESSAGE_LIMIT, TRACEBACK_LIMIT = 2000, 8000  # characters of a Failure, so that it always fits a mailbox
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +132,7 @@ def run_actor(main: Main) -> NoReturn:
 def describe_failure(actor: str, error: BaseException, request: int | None = None) -> Failure:
     """A Failure that tells what went wrong here."""
     text = "".join(traceback.format_exception(error))
-    return Failure(actor, os.getpid(), type(error).__name__, str(error), text, request)
+    return Failure(actor, os.getpid(), type(error).__name__, str(error)[:MESSAGE_LIMIT], text[-TRACEBACK_LIMIT:], request)
 
 
 def first_cause(error: BaseException) -> BaseException:

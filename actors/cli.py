@@ -1,4 +1,5 @@
-"""The command line: `ringpost COMMAND`. A mistake of the user's is one line on standard error and exit code 2."""
+"""The command line: `ringpost COMMAND`. What goes wrong is one line on standard error; exit code 2 for a mistake
+of the user's, 1 for a failure of the engine's."""
 
 import argparse
 import asyncio
@@ -10,7 +11,7 @@ from typing import NoReturn
 from ..ipc.messages.sampling import SamplingParams
 from .complete import complete
 from .config import add_engine_arguments, engine_config, engine_options
-from .errors import EngineError
+from .errors import EngineError, EngineStartError
 from .logs import configure_logging
 
 _SAMPLING = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float}
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, EngineError) as error:
         line = " ".join(str(error).splitlines())
         print(f"ringpost {arguments.command}: {line}", file=sys.stderr)  # noqa: T201
-        return EXIT_MISTAKE
+        return EXIT_MISTAKE if isinstance(error, ValueError | EngineStartError) else EXIT_FAILED
     except BrokenPipeError:  # whoever read our output has left
         return EXIT_FAILED
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ import msgspec
 from ..ipc.messages.config import EngineConfig
 from ..ipc.messages.sampling import SamplingParams
 from .frontend.async_llm import AsyncLLM
+from .frontend.input_processor import Prompt
 from .supervisor import ProcessInfo
 
 
@@ -17,10 +18,9 @@ async def complete(config: EngineConfig, prompt: str, params: SamplingParams, *,
     started = time.monotonic()
     async with AsyncLLM(config) as engine:
         ready = time.monotonic()
-        if chat:
-            prompt = engine.render_chat([{"role": "user", "content": prompt}])
+        question: Prompt = await engine.chat_prompt([{"role": "user", "content": prompt}]) if chat else prompt
         times: list[float] = []
-        async for output in engine.generate(prompt, msgspec.structs.replace(params, output_kind="delta")):
+        async for output in engine.generate(question, msgspec.structs.replace(params, output_kind="delta")):
             times.append(time.monotonic())
             sys.stdout.write(output.outputs[0].text)
             sys.stdout.flush()

@@ -191,11 +191,6 @@ class RingWriter(_End):
         if not self.closed:
             self._words[W_WRITER_PARKED] = 0
 
-    def depth(self) -> int:
-        """Bytes published and not yet released by the slowest reader."""
-        words = self._words
-        return self._head - min((load(words, w_tail(s)) for s in range(self._readers)), default=self._head)
-
     def check_length(self, length: int) -> None:
         """Raise MessageTooLarge for a message nobody could receive."""
         if length > MAX_MESSAGE:

@@ -150,4 +150,4 @@ class ModelRunner:
 
 def _failure(index: int, error: Exception) -> RowFailure:
     trace = "".join(traceback.format_exception(error))
-    return RowFailure(index=index, kind=type(error).__name__, message=str(error), traceback=trace)
+    return RowFailure(index=index, kind=type(error).__name__, message=str(error)[:500], traceback=trace[-2000:])

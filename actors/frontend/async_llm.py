@@ -18,7 +18,7 @@ from ..logs import logger
 from ..supervisor import ProcessInfo, Supervisor
 from .collector import RequestOutputCollector
 from .core_client import CoreClient
-from .input_processor import InputProcessor, Prompt
+from .input_processor import InputProcessor, Prompt, TokensPrompt
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .renderer import Renderer
@@ -193,9 +193,13 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         finally:
             collector.close()
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The prompt for a conversation by the model's chat template. ValueError when it refuses. Only after `start`."""
-        return self._renderer.render_chat(messages)
+    async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
+        """The prompt for a conversation, `[{"role": "user", "content": "Hi"}, ...]`, by the model's own chat template.
+
+        Raises ValueError when the model has no template or the template refuses the messages.
+        """
+        await self.start()
+        return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
 
     def _abandon(self, request: int) -> None:
         """Forget a request nobody waits for any more, here and in the core."""

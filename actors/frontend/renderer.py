@@ -30,7 +30,6 @@ class Renderer:
         self.tokenizer.no_padding()
         byte_level = isinstance(self.tokenizer.decoder, decoders.ByteLevel)
         self._vocabulary = Vocabulary(self.tokenizer, byte_level=byte_level)
-        self._template: str | None = None
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Raises ValueError for text that is no valid Unicode."""
@@ -47,6 +46,10 @@ class Renderer:
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
         """A fresh detokeniser for the answer to one request."""
         return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)
+
+    async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of the prompt for a conversation. The template writes every special token itself. Errors as `render_chat`."""
+        return await self.encode(self.render_chat(messages), add_special_tokens=False)
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
         """The prompt for a conversation, by the model's own template (sandboxed), ready for the assistant's turn.
@@ -72,6 +75,8 @@ class Renderer:
         config: dict[str, Any] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
         separate = self._directory / "chat_template.jinja"
         template = separate.read_text(encoding="utf-8") if separate.exists() else config.get("chat_template")
+        if isinstance(template, list):  # several by name
+            template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
         if not isinstance(template, str):
             raise ValueError(f"messages: the model in {self._directory} has no chat template; send a prompt instead")
         names = ("bos_token", "eos_token", "unk_token", "pad_token")

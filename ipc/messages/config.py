@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from .sampling import MAX_SEED
 
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 class SubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,8 +78,10 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
         Meta(description="makes the seeds of requests without one repeatable (default: random)"),
     ] = None
     loop: Annotated[Literal["uvloop", "asyncio"], Meta(description="event loop of the engine's processes")] = "uvloop"
-    startup_timeout: Annotated[float, Meta(gt=0, description="seconds a process may take to become ready")] = 600.0
-    shutdown_timeout: Annotated[float, Meta(ge=0, description="seconds a process may take to stop before it is killed")] = 5.0
+    startup_timeout: Annotated[float, Meta(gt=0, le=1e6, description="seconds a process may take to become ready")] = 600.0
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, le=1e6, description="seconds a process may take to stop before it is killed")
+    ] = 5.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = "info"
     log_format: Annotated[Literal["text", "json"], Meta(description="form of a log line")] = "text"
 

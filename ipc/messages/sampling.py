@@ -24,17 +24,39 @@ def _fail(field: str, value: object, wanted: str) -> ValueError:
     return ValueError(f"{field} must be {wanted}, got {value!r}")
 
 
-def _number(field: str, value: Any, low: float, high: float, wanted: str, *, low_open: bool = False) -> None:
+def _number(field: str, value: Any, low: float, high: float, wanted: str, *, low_open: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _fail(field, value, wanted)
     # The range first: an integer beyond every float cannot be asked whether it is finite.
     if value < low or value > high or (low_open and value == low) or not math.isfinite(value):
         raise _fail(field, value, wanted)
+    return float(value)
 
 
-def _integer(field: str, value: Any, low: int, high: int, wanted: str) -> None:
+def _integer(field: str, value: Any, low: int, high: int, wanted: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise _fail(field, value, wanted)
+    return int(value)
+
+
+def _flag(field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _fail(field, value, "True or False")
+    return value
+
+
+def _token_ids(field: str, value: Any) -> tuple[int, ...]:
+    wanted = "a list of token ids, each an integer of at least 0"
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise _fail(field, value, wanted)
+    return tuple([_integer(field, token, 0, 2**31 - 1, wanted) for token in value])
+
+
+def _output_kind(field: str, value: Any) -> RequestOutputKind:
+    try:
+        return RequestOutputKind(value)
+    except ValueError:
+        raise _fail(field, value, "'cumulative', 'delta' or 'final_only'") from None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -56,32 +78,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: bool = True  # leave special tokens out of the text
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0, 2, "a number from 0 to 2")
-        _number("top_p", self.top_p, 0, 1, "a number above 0, at most 1", low_open=True)
-        _integer("top_k", self.top_k, -1, 2**31 - 1, "an integer of at least -1 (0 or -1: no limit)")
-        _number("min_p", self.min_p, 0, 1, "a number from 0 to 1")
+        """Check every field, and keep plain values of our own instead of a caller's list or number type."""
+        checked: dict[str, object] = {
+            "temperature": _number("temperature", self.temperature, 0, 2, "a number from 0 to 2"),
+            "top_p": _number("top_p", self.top_p, 0, 1, "a number above 0, at most 1", low_open=True),
+            "top_k": _integer("top_k", self.top_k, -1, 2**31 - 1, "an integer of at least -1 (0 or -1: no limit)"),
+            "min_p": _number("min_p", self.min_p, 0, 1, "a number from 0 to 1"),
+            "stop_token_ids": _token_ids("stop_token_ids", self.stop_token_ids),
+            "ignore_eos": _flag("ignore_eos", self.ignore_eos),
+            "skip_special_tokens": _flag("skip_special_tokens", self.skip_special_tokens),
+            "output_kind": _output_kind("output_kind", self.output_kind),
+        }
         if self.seed is not None:
-            _integer("seed", self.seed, -1, MAX_SEED, f"None or an integer from -1 (a random one) to {MAX_SEED}")
+            wanted = f"None or an integer from -1 (a random one) to {MAX_SEED}"
+            checked["seed"] = _integer("seed", self.seed, -1, MAX_SEED, wanted)
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "None or an integer of at least 1")
-        for field in ("ignore_eos", "skip_special_tokens"):
-            if not isinstance(getattr(self, field), bool):
-                raise _fail(field, getattr(self, field), "True or False")
-        try:
-            msgspec.structs.force_setattr(self, "output_kind", RequestOutputKind(self.output_kind))
-        except ValueError:
-            raise _fail("output_kind", self.output_kind, "'cumulative', 'delta' or 'final_only'") from None
-        self._freeze_ids("stop_token_ids")
-
-    def _freeze_ids(self, field: str) -> None:
-        """Replace a list the caller owns by a tuple of our own."""
-        value = getattr(self, field)
-        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-            raise _fail(field, value, "a list of token ids")
-        ids = tuple(value)
-        for token in ids:
-            _integer(field, token, 0, 2**31 - 1, "a list of token ids, each an integer of at least 0")
-        msgspec.structs.force_setattr(self, field, ids)
+            checked["max_tokens"] = _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "None or an integer of at least 1")
+        for field, value in checked.items():
+            msgspec.structs.force_setattr(self, field, value)
 
     @property
     def greedy(self) -> bool:

@@ -28,13 +28,13 @@ UNIONS: dict[str, Any] = {
     "ResultMessage": results.ResultMessage,
 }
 FINGERPRINTS: dict[str, int] = {
-    "ToActor": 0x334C1526B3C7B6B3,
-    "FromActor": 0x7ECBACFB4BB617B2,
-    "LoadMessage": 0x7F517A72C0CF181F,
-    "OutputMessage": 0x3C3C6190A693F70F,
-    "PlanMessage": 0x3923BAEF1936D83F,
-    "RequestMessage": 0xA7246DD0B25A22E1,
-    "ResultMessage": 0x27086A1D67BB11E1,
+    "ToActor": 0x683E4ACA19EC1356,
+    "FromActor": 0x21E25C13684224AD,
+    "LoadMessage": 0xF25F9146E27BDEC9,
+    "OutputMessage": 0xDDD5986AF380FD98,
+    "PlanMessage": 0x7AC20790F1E39598,
+    "RequestMessage": 0x65842965EBC8F80B,
+    "ResultMessage": 0xA84925F02A1495D2,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union])]
 IDS = [f"{union}-{member.__name__}" for union, member in MEMBERS]

@@ -50,7 +50,8 @@ async def test_greedy_equals_transformers_alone_and_batched(no_leaks: None, refe
     for prompt, one, batched in zip(prompts, alone, together, strict=True):
         assert len(one) == TOKENS
         check_against_reference(reference, prompt, one)
-        check_against_reference(reference, prompt, batched)
+        if batched != one:
+            check_against_reference(reference, prompt, batched)
 
 
 async def test_greedy_equals_transformers_in_small_steps(no_leaks: None, reference: torch.nn.Module) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from ringpost import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams
+from ringpost import AsyncLLM, Prompt, RequestOutput, RequestOutputKind, SamplingParams
 
 FRANCE = "The capital of France is"
 FRANCE_IDS = [504, 3575, 282, 4649, 314]
@@ -22,7 +22,7 @@ async def engine() -> AsyncIterator[AsyncLLM]:
         yield running
 
 
-async def last(engine: AsyncLLM, prompt: str | list[int], params: SamplingParams) -> RequestOutput:
+async def last(engine: AsyncLLM, prompt: Prompt, params: SamplingParams) -> RequestOutput:
     *_, output = [output async for output in engine.generate(prompt, params)]
     assert output.finished
     return output
@@ -43,8 +43,9 @@ async def test_text_and_ids_give_the_same_answer(engine: AsyncLLM) -> None:
     assert (by_text.prompt, by_ids.prompt) == (FRANCE, None)
     assert by_text.outputs == by_ids.outputs
     assert by_text.outputs[0].text.startswith(" Paris")
-    for prompt in ({"prompt": FRANCE}, {"prompt_token_ids": FRANCE_IDS}):
-        outputs = [output async for output in engine.generate(prompt, GREEDY)]  # type: ignore[arg-type]
+    forms: list[Prompt] = [{"prompt": FRANCE}, {"prompt_token_ids": FRANCE_IDS}]
+    for prompt in forms:
+        outputs = [output async for output in engine.generate(prompt, GREEDY)]
         assert outputs[-1].outputs == by_text.outputs
 
 
@@ -77,7 +78,7 @@ async def test_ends(engine: AsyncLLM) -> None:
 
 
 async def test_the_model_can_end_by_itself(engine: AsyncLLM) -> None:
-    prompt = engine.render_chat([{"role": "user", "content": "Say hi."}])
+    prompt = await engine.chat_prompt([{"role": "user", "content": "Say hi."}])
     answer = (await last(engine, prompt, SamplingParams(temperature=0, max_tokens=100))).outputs[0]
     assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
     assert answer.token_ids[-1] == 2

@@ -66,7 +66,7 @@ def test_the_wire_is_checked_like_the_caller(value: Any) -> None:
 
 def test_a_list_of_the_caller_is_copied() -> None:
     ids = [1, 2]
-    params = SamplingParams(stop_token_ids=ids)  # type: ignore[arg-type]
+    params = SamplingParams(stop_token_ids=ids)
     ids.append(3)
     assert params.stop_token_ids == (1, 2)
     assert SamplingParams(stop_token_ids=iter([4])).stop_token_ids == (4,)  # type: ignore[arg-type]
