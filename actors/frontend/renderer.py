@@ -48,7 +48,7 @@ class Renderer:
         return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)
 
     async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """Token ids of the prompt for a conversation. The template writes every special token itself. Errors as `render_chat`."""
+        """Token ids of the prompt for a conversation. The template writes the special tokens. Errors as `render_chat`."""
         return await self.encode(self.render_chat(messages), add_special_tokens=False)
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
