@@ -10,14 +10,16 @@ from transformers import AutoModelForCausalLM
 
 from ringpost import AsyncLLM, RequestOutputKind, SamplingParams
 
-TOKENS = 48
+FULL = (16, 48)  # prompts, tokens of each answer
+REDUCED = (7, 20)
+SIZES = [pytest.param(REDUCED, id="reduced"), pytest.param(FULL, id="full", marks=pytest.mark.long)]
 TIE = 1e-3  # a different token is excused only where the reference's two best logits lie this close
 
 pytestmark = pytest.mark.asyncio
 
 
-async def answer(engine: AsyncLLM, prompt: list[int]) -> list[int]:
-    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY)
+async def answer(engine: AsyncLLM, prompt: list[int], length: int) -> list[int]:
+    params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY)
     outputs = [output async for output in engine.generate(prompt, params)]
     assert len(outputs) == 1
     assert outputs[0].finished
@@ -42,22 +44,26 @@ def reference(smollm2: str) -> torch.nn.Module:
     return model.eval()
 
 
-async def test_greedy_equals_transformers_alone_and_batched(no_leaks: None, reference: torch.nn.Module) -> None:
-    prompts = fidelity_prompts()
+@pytest.mark.parametrize("size", SIZES)
+async def test_alone_and_batched(no_leaks: None, reference: torch.nn.Module, size: tuple[int, int]) -> None:
+    count, length = size
+    prompts = fidelity_prompts(count)
     async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512) as engine:
-        alone = [await answer(engine, prompt) for prompt in prompts]
-        together = await asyncio.gather(*(answer(engine, prompt) for prompt in prompts))
+        alone = [await answer(engine, prompt, length) for prompt in prompts]
+        together = await asyncio.gather(*(answer(engine, prompt, length) for prompt in prompts))
     for prompt, one, batched in zip(prompts, alone, together, strict=True):
-        assert len(one) == TOKENS
+        assert len(one) == len(batched) == length
         check_against_reference(reference, prompt, one)
         if batched != one:
             check_against_reference(reference, prompt, batched)
 
 
-async def test_greedy_equals_transformers_in_small_steps(no_leaks: None, reference: torch.nn.Module) -> None:
-    prompts = fidelity_prompts()
+@pytest.mark.parametrize("size", SIZES)
+async def test_in_small_steps(no_leaks: None, reference: torch.nn.Module, size: tuple[int, int]) -> None:
+    count, length = size
+    prompts = fidelity_prompts(count)
     async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512, max_num_batched_tokens=64) as engine:
-        chunked = await asyncio.gather(*(answer(engine, prompt) for prompt in prompts))
+        chunked = await asyncio.gather(*(answer(engine, prompt, length) for prompt in prompts))
     for prompt, tokens in zip(prompts, chunked, strict=True):
-        assert len(tokens) == TOKENS
+        assert len(tokens) == length
         check_against_reference(reference, prompt, tokens)
