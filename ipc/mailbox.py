@@ -39,6 +39,11 @@ class Sender(Generic[M]):
         """Name of the mailbox, for errors and logs."""
         return self._ring.name
 
+    @property
+    def largest_nowait(self) -> int:
+        """Encoded bytes of the largest message that `send_nowait` can take."""
+        return self._ring.max_record
+
     def send_nowait(self, message: M) -> None:
         """Send at once or raise WouldBlock, also while a `send` waits. Closed, Broken, MessageTooLarge, TypeError as `send`."""
         payload = self._codec.encode(message)

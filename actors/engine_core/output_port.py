@@ -1,14 +1,16 @@
 """Where the core puts a frontend's outputs: sent at once when there is room, else merged per request until there is."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+
+import msgspec
 
 from ...ipc.errors import WouldBlock
 from ...ipc.mailbox import Sender
 from ...ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta
 from ...ipc.parking import Parkable
 
-_TOKENS_A_MESSAGE = 1 << 14  # keeps a message far below what send_nowait can take
-_TOKENS_A_DELTA = 16  # what a delta takes besides its tokens, in tokens
+_BYTES_A_TOKEN = 5  # encoded, at most
+_BYTES_A_DELTA = 80  # encoded, besides its tokens
 
 
 class OutputPort:
@@ -16,6 +18,7 @@ class OutputPort:
 
     def __init__(self, sender: Sender[OutputMessage]) -> None:
         self._sender = sender
+        self._room = sender.largest_nowait - _BYTES_A_DELTA  # bytes of deltas in a message
         self._deltas: dict[int, TokenDelta] = {}  # pending, at most one a request
         self._messages: list[OutputMessage] = []  # pending, after the deltas
 
@@ -32,15 +35,37 @@ class OutputPort:
     def flush(self, step: int) -> None:
         """Send what there is room for."""
         try:
-            for deltas in list(_slices(self._deltas)):
-                self._sender.send_nowait(StepOutputs(step, deltas))
-                for delta in deltas:
-                    del self._deltas[delta.request]
+            while part := self._next_part():
+                self._sender.send_nowait(StepOutputs(step, part))
+                for delta in part:
+                    self._drop(delta)
             while self._messages:
                 self._sender.send_nowait(self._messages[0])
                 del self._messages[0]
         except WouldBlock:
             pass
+
+    def _next_part(self) -> list[TokenDelta]:
+        """As much of what is pending as one message can hold: whole deltas, or the beginning of one that is too long."""
+        part: list[TokenDelta] = []
+        room = self._room
+        for delta in self._deltas.values():
+            size = _BYTES_A_DELTA + _BYTES_A_TOKEN * len(delta.tokens)
+            if size > room:
+                return part or [_beginning(delta, (room - _BYTES_A_DELTA) // _BYTES_A_TOKEN)]
+            part.append(delta)
+            room -= size
+        return part
+
+    def _drop(self, sent: TokenDelta) -> None:
+        """Take what was sent out of what is pending."""
+        pending = self._deltas[sent.request]
+        if pending is sent:
+            del self._deltas[sent.request]
+        else:
+            count = len(sent.tokens)
+            rest = msgspec.structs.replace(pending, position=pending.position + count, tokens=pending.tokens[count:])
+            self._deltas[sent.request] = rest
 
     def ends(self) -> list[Parkable]:
         """What to wait for to send the rest."""
@@ -61,14 +86,6 @@ def merge_deltas(first: TokenDelta, second: TokenDelta) -> TokenDelta:
     )
 
 
-def _slices(deltas: dict[int, TokenDelta]) -> Iterator[list[TokenDelta]]:
-    part: list[TokenDelta] = []
-    size = 0
-    for delta in deltas.values():
-        part.append(delta)
-        size += len(delta.tokens) + _TOKENS_A_DELTA
-        if size >= _TOKENS_A_MESSAGE:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+def _beginning(delta: TokenDelta, count: int) -> TokenDelta:
+    """A delta's first tokens; its end is told by the rest."""
+    return msgspec.structs.replace(delta, tokens=delta.tokens[:count], finish_reason=None, stop_reason=None)

@@ -12,6 +12,7 @@ from ...ipc.messages.outputs import EngineDescription, OutputMessage, StepOutput
 from ...ipc.messages.requests import DescribeEngine
 from ...ipc.messages.sampling import SamplingParams
 from ..base import Actor, TaskHost, handles
+from ..boot import describe_failure, first_cause
 from ..config import engine_config, resolve_config
 from ..errors import EngineDeadError, EngineGenerateError, EngineStartError, failure_text
 from ..logs import logger
@@ -22,6 +23,8 @@ from .input_processor import InputProcessor, Prompt, TokensPrompt
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .renderer import Renderer
+
+SHUT_DOWN = "the engine was shut down"
 
 
 class AsyncLLM(Actor, receives=(OutputMessage,)):
@@ -65,12 +68,12 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         Raises ValueError for a model that cannot be used and EngineStartError with the reason of a process that failed; then
         nothing is left running. Cancelling the wait does not stop the start.
         """
-        if self._host is None:
+        if self._host is None and self._error is None:
             self._host = TaskHost(self._run(), "engine")
         if not self._settled.is_set():
             await self._settled.wait()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
 
     async def _run(self) -> None:
         """The engine's life; cancelled by `shutdown`."""
@@ -81,40 +84,49 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
                 failure = await self._supervisor.wait_ready()
                 if failure is not None:
                     raise EngineStartError(failure_text(failure))
-                await self._serve(config, self._supervisor)
-        except (ValueError, OSError, EngineStartError, EngineDeadError) as error:
-            self._error = error
-        except asyncio.CancelledError:
-            self._error = EngineDeadError("the engine was shut down")
-            raise
+                self._end(await self._serve(config, self._supervisor))
+        except Exception as error:  # noqa: BLE001 (whoever waits for the start must learn of it, whatever it is)
+            self._end(error)
         finally:
-            self._running = False
-            self._settled.set()
+            self._end(EngineDeadError(SHUT_DOWN))
 
-    async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> None:
-        """Serve requests until cancelled, or until a process dies: then raise EngineDeadError."""
+    def _end(self, error: Exception) -> None:
+        """Take no more requests, and tell whoever waits why. The first reason stands."""
+        self._running = False
+        self._error = self._error or error
+        self._settled.set()
+
+    async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> EngineDeadError:
+        """Serve requests until cancelled or until the engine cannot go on; returns why. Nobody is left waiting."""
         num_blocks = supervisor.ready_of("engine_core").num_blocks
         self.config = config
         self._client = CoreClient(supervisor.topology.requests.duplicate(), supervisor.topology.outputs.duplicate())
         self._inputs = InputProcessor(config, self._renderer, num_blocks)
         self._running = True
         self._settled.set()
-        error = EngineDeadError("the engine was shut down")
+        error = EngineDeadError(SHUT_DOWN)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                receiving = tasks.create_task(self._receive())
-                aborting = tasks.create_task(self._client.flush_aborts())
-                error = EngineDeadError(failure_text(await supervisor.wait_failed()))
-                logger.error("the engine died: %s", error)
-                receiving.cancel()
-                aborting.cancel()
-            raise error
+            error = await self._wait_dead(supervisor)
+            logger.error("the engine died: %s", error)
         finally:
-            self._running = False
-            self._error = error
+            self._end(error)
             self._outputs.fail_all(error)
             self._client.fail_calls(error)
             self._client.close()
+        return error
+
+    async def _wait_dead(self, supervisor: Supervisor) -> EngineDeadError:
+        """Run the frontend's tasks until a process dies or one of them fails."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(self._receive()), tasks.create_task(self._client.flush_aborts())]
+                failure = await supervisor.wait_failed()
+                for task in running:
+                    task.cancel()
+        except* Exception as group:  # noqa: BLE001 (a fault of ours must not leave consumers waiting)
+            failure = describe_failure("frontend0", first_cause(group))
+            logger.error("%s", failure.traceback)
+        return EngineDeadError(failure_text(failure))
 
     async def _receive(self) -> None:
         while True:
@@ -251,8 +263,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         Consumers of live requests get a last output with finish reason "abort". A second call does nothing; the engine cannot
         be started again.
         """
-        self._error = self._error or EngineDeadError("the engine was shut down")
-        self._settled.set()
+        self._end(EngineDeadError(SHUT_DOWN))
         for request in self._outputs.live():
             self._outputs.abort(request)
         if self._host is not None:

@@ -117,7 +117,7 @@ class OutputProcessor:
     def fail_all(self, error: Exception) -> None:
         """End every live request by an error."""
         for request in self.live():
-            self.fail(request, error)
+            self.fail(request, type(error)(*error.args))  # one each: raising an exception writes to it
 
 
 def _output(state: _RequestState, delta: TokenDelta, text: str) -> RequestOutput:
