@@ -9,6 +9,7 @@ from ...ipc.mailbox import Sender
 from ...ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta
 from ...ipc.parking import Parkable
 
+_MESSAGE_BYTES = 1 << 17  # a frontend that catches up gets slices it can take in one go
 _BYTES_A_TOKEN = 5  # encoded, at most
 _BYTES_A_DELTA = 80  # encoded, besides its tokens
 
@@ -18,7 +19,7 @@ class OutputPort:
 
     def __init__(self, sender: Sender[OutputMessage]) -> None:
         self._sender = sender
-        self._room = sender.largest_nowait - _BYTES_A_DELTA  # bytes of deltas in a message
+        self._room = min(sender.largest_nowait, _MESSAGE_BYTES) - _BYTES_A_DELTA  # bytes of deltas in a message
         self._deltas: dict[int, TokenDelta] = {}  # pending, at most one a request
         self._messages: list[OutputMessage] = []  # pending, after the deltas
 
