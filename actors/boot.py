@@ -44,6 +44,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     outputs: list[RingHandle] = []
     plans: RingHandle | None = None
     results: list[RingHandle] = []
+    terminal: int | None = None  # the supervisor's standard error, where that is a terminal
 
     def descriptors(self) -> list[int]:
         """Every descriptor the child inherits."""

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from typing import IO, Any
 
+import msgspec
+
 from ..ipc.segment import create_segment
 from .boot import Boot, encode_boot
 
@@ -88,14 +90,20 @@ class ActorProcess(BaseProcess):
 
     def start(self) -> None:
         """Start the process."""
-        record = encode_boot(self._boot)
-        self._boot_fd = create_segment(f"boot:{self.name}", len(record))
+        own: list[int] = []  # descriptors that only the child keeps
         try:
+            if sys.stderr.isatty():
+                own.append(os.dup(sys.stderr.fileno()))
+                self._boot = msgspec.structs.replace(self._boot, terminal=own[0])
+            record = encode_boot(self._boot)
+            self._boot_fd = create_segment(f"boot:{self.name}", len(record))
+            own.append(self._boot_fd)
             os.pwrite(self._boot_fd, record, 0)
-            self.descriptors.append(self._boot_fd)
+            self.descriptors += own
             super().start()
         finally:
-            os.close(self._boot_fd)
+            for fd in own:
+                os.close(fd)
 
     def forward(self, output: IO[bytes]) -> None:
         """Copy the child's output until its end. In a thread, so that a blocked event loop never blocks a child that logs."""

@@ -20,7 +20,7 @@ from ..kernels.select import select_kernels
 from .batch import StepRows, build_inputs, sampling_batch
 from .dtypes import resolve_dtype
 from .kv_cache import KVCache, max_blocks
-from .loading import load_model, weight_layers
+from .loading import OnProgress, load_model, weight_layers
 from .memory import keep_freed_memory
 from .sampler import Sampler
 from .states import RowStates
@@ -35,7 +35,7 @@ class NonFiniteLogitsError(ValueError):
 class ModelRunner:
     """The model, its KV cache and its rows. Not thread-safe."""
 
-    def __init__(self, *, config: EngineConfig, rank: int = 0) -> None:
+    def __init__(self, *, config: EngineConfig, rank: int = 0, on_progress: OnProgress | None = None) -> None:
         """Load the weights of `config.checkpoint.directory`. Raises ValueError for a checkpoint that does not fit."""
         torch.set_num_threads(config.parallel.num_threads or len(os.sched_getaffinity(0)))
         keep_freed_memory()
@@ -44,7 +44,7 @@ class ModelRunner:
         self._dtype = resolve_dtype(config)
         self._kernels = select_kernels()
         with torch.inference_mode():
-            self._model = load_model(config)
+            self._model = load_model(config, on_progress)
         self._shape = self._model.shape
         self._max_model_len = config.checkpoint.max_model_len or self._shape.max_position
         self._sampler = Sampler(self._kernels)

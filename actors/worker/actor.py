@@ -13,6 +13,7 @@ from ...model_runner.runner import ModelRunner
 from ..base import Actor, handles
 from ..boot import Boot, Control, Main, describe_failure
 from ..logs import logger
+from .progress import LoadingBar
 
 OUTPUT_RANK = 0  # the one rank that answers a step
 
@@ -104,7 +105,8 @@ def main_since(started: float) -> Main:
         plans = Receiver[PlanMessage](plans_ring, PlanMessage, slot=rank)
         results = Sender[ResultMessage](boot.results[0], ResultMessage)
         try:
-            runner = ModelRunner(config=boot.config, rank=rank)
+            with LoadingBar(boot.terminal) as bar:
+                runner = ModelRunner(config=boot.config, rank=rank, on_progress=bar)
             num_blocks = runner.max_blocks()
             loaded = time.monotonic()
             worker = Worker(runner, rank, plans, results, control.receiver)
