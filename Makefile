@@ -4,7 +4,7 @@
 #   make test PYTEST_ARGS="-k ring" a part of the tests
 PYTHON ?= python3
 VENV ?= .venv
-PROMPT ?= The capital of France is
+PROMPT ?= What is the capital of France? Name two things to see there.
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -34,7 +34,7 @@ help:
 	@echo "make clean      remove build outputs and caches ($(VENV) stays)"
 
 demo: $(VENV)/.installed
-	$(call step,ringpost complete,$(BIN)/ringpost complete --stats "$(PROMPT)",The lines above name the cause; the first run needs a network to fetch the model.)
+	$(call step,ringpost complete,$(BIN)/ringpost complete --chat --temperature 0 --stats "$(PROMPT)",The lines above name the cause; the first run needs a network to fetch the model.)
 
 test: $(VENV)/.installed-test
 	$(call step,tests,$(BIN)/pytest -q -m "not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)

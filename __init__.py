@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineStartError
+    from .actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineStartError, RequestEnded
     from .actors.frontend.async_llm import AsyncLLM
     from .actors.frontend.collector import RequestOutputCollector
     from .actors.frontend.engine_client import EngineClient
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from .actors.frontend.outputs import CompletionOutput, RequestMetrics, RequestOutput
     from .ipc.messages.config import EngineConfig
     from .ipc.messages.sampling import RequestOutputKind, SamplingParams
+    from .model_runner.checkpoint.errors import CheckpointError
 
 _HOMES = {
     "AsyncLLM": ".actors.frontend.async_llm",
+    "CheckpointError": ".model_runner.checkpoint.errors",
     "CompletionOutput": ".actors.frontend.outputs",
     "EngineClient": ".actors.frontend.engine_client",
     "EngineConfig": ".ipc.messages.config",
@@ -26,6 +28,7 @@ _HOMES = {
     "EngineGenerateError": ".actors.errors",
     "EngineStartError": ".actors.errors",
     "Prompt": ".actors.frontend.input_processor",
+    "RequestEnded": ".actors.errors",
     "RequestMetrics": ".actors.frontend.outputs",
     "RequestOutput": ".actors.frontend.outputs",
     "RequestOutputCollector": ".actors.frontend.collector",
@@ -35,6 +38,7 @@ _HOMES = {
 
 __all__ = [
     "AsyncLLM",
+    "CheckpointError",
     "CompletionOutput",
     "EngineClient",
     "EngineConfig",
@@ -43,6 +47,7 @@ __all__ = [
     "EngineGenerateError",
     "EngineStartError",
     "Prompt",
+    "RequestEnded",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputCollector",

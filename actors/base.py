@@ -1,11 +1,14 @@
-"""Actor: a table from message type to handler, checked complete when the class is made; and the owner of long-lived tasks."""
+"""Actor: a table from message type to handler, checked complete when the class is made; and tools for its tasks."""
 
 import asyncio
+import threading
 import typing
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 F = TypeVar("F", bound=Callable[..., None])
+R = TypeVar("R")
 _MARK = "_handles"
 
 
@@ -49,25 +52,51 @@ class Actor:
         self._handlers[type(message)](self, message)
 
 
+async def run_abandonable(function: Callable[..., R], *arguments: Any) -> R:
+    """Run a blocking function in a thread that nobody waits for when the caller is cancelled, nor when the program ends.
+
+    For work that may be cut off anywhere, as downloads into a temporary directory may.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+
+    def settle(result: R | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(typing.cast("R", result))
+
+    def run() -> None:
+        outcome: tuple[R | None, BaseException | None]
+        try:
+            outcome = function(*arguments), None
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name=function.__name__, daemon=True).start()
+    return await future
+
+
 class TaskHost:
     """Owns one task that one caller starts and another stops, where no `async with` block could enclose both.
 
-    It is the only place that makes a task outside a task group; whoever has the host awaits `stop`.
+    It is the only place that makes a task outside a task group; whoever has the host awaits `wait`.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         self._task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._cancelled = False
 
-    @property
-    def done(self) -> bool:
-        """Whether the task has ended."""
-        return self._task.done()
+    def cancel(self) -> None:
+        """Have the task end. Only the first call does anything: a task that is ending already is left to end in order."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
 
-    async def join(self) -> None:
-        """Wait for the end. Cancelling the caller does not cancel the task. An exception of the task is raised here."""
-        await asyncio.shield(self._task)
-
-    async def stop(self) -> None:
-        """Cancel the task and wait for its end; its own exception, if it had one before, is not raised again."""
-        self._task.cancel()
+    async def wait(self) -> None:
+        """Wait for the task's end, however it ends. Cancelling the caller does not cancel the task."""
         await asyncio.wait([self._task])

@@ -39,7 +39,6 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     to_actor: RingHandle
     from_actor: RingHandle
     rank: int | None = None  # of a worker: its order in the group and its slot in plans
-    local_rank: int = 0  # of a worker: its device
     requests: list[RingHandle] = []
     outputs: list[RingHandle] = []
     plans: RingHandle | None = None

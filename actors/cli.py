@@ -14,7 +14,13 @@ from .config import add_engine_arguments, engine_config, engine_options
 from .errors import EngineError, EngineStartError
 from .logs import configure_logging
 
-_SAMPLING = {"max_tokens": int, "temperature": float, "top_p": float, "top_k": int, "min_p": float}
+_SAMPLING = {
+    "max_tokens": (int, "tokens of the answer (default 128)"),
+    "temperature": (float, "0 is greedy (default 1)"),
+    "top_p": (float, "keep the likeliest tokens up to this probability (default 1: all)"),
+    "top_k": (int, "keep this many of the likeliest tokens (default 0: all)"),
+    "min_p": (float, "keep tokens at least this likely relative to the likeliest (default 0: all)"),
+}
 EXIT_MISTAKE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
@@ -27,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ringpost", description="An LLM inference engine of asyncio actors.")
-    parser.add_argument("--version", action="version", version=version("ringpost"))
+    parser.add_argument("--version", action="version", version=f"ringpost {version('ringpost')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     command = commands.add_parser("complete", help="answer one prompt, streamed to the terminal")
     command.add_argument("prompt", metavar="PROMPT", help="text to go on from")
@@ -35,10 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--chat", action="store_true", help="put the prompt to the model as a user's message")
     command.add_argument("--stats", action="store_true", help="print the processes, time to first token and tokens/s")
     sampling = command.add_argument_group("sampling")
-    for name, kind in _SAMPLING.items():
-        sampling.add_argument("--" + name.replace("_", "-"), type=kind, default=argparse.SUPPRESS)
+    for name, (kind, text) in _SAMPLING.items():
+        flag = "--" + name.replace("_", "-")
+        sampling.add_argument(flag, type=kind, metavar="VALUE", default=argparse.SUPPRESS, help=text)
     add_engine_arguments(command)
-    command.set_defaults(log_level="warning", max_tokens=128)
+    command.set_defaults(max_tokens=128)
     return parser
 
 

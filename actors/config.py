@@ -44,8 +44,37 @@ def engine_config(**options: Any) -> EngineConfig:
 def _convert(option: str, value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind, strict=not isinstance(value, str))
+    except msgspec.ValidationError:
+        raise ValueError(f"{option} must be {_wanted(msgspec.inspect.type_info(kind))}, got {value!r}") from None
+
+
+def _wanted(info: msgspec.inspect.Type) -> str:
+    """In words, what an option takes."""
+    match info:
+        case msgspec.inspect.Metadata():
+            return _wanted(info.type)
+        case msgspec.inspect.UnionType():
+            return " or ".join(_wanted(part) for part in info.types)
+        case msgspec.inspect.LiteralType():
+            return " or ".join(map(str, info.values))
+        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
+            noun = "an integer" if isinstance(info, msgspec.inspect.IntType) else "a number"
+            low = f" of at least {info.ge}" if info.ge is not None else f" above {info.gt}" if info.gt is not None else ""
+            return noun + low
+        case msgspec.inspect.NoneType():
+            return "None"
+        case _:
+            return "text"
+
+
+def check_config(config: EngineConfig) -> EngineConfig:
+    """The same config, checked: a Struct made in Python has not been. Raises ValueError naming the field."""
+    if not isinstance(config, EngineConfig):
+        raise ValueError(f"config must be an EngineConfig, got {config!r:.100}; for options use AsyncLLM.from_engine_args")
+    try:
+        return msgspec.convert(msgspec.to_builtins(config), EngineConfig)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{option}: {str(error)[0].lower()}{str(error)[1:]}, got {value!r}") from None
+        raise ValueError(f"config: {error}") from None
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,14 +84,15 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         for field in msgspec.structs.fields(kind):
             if field.name != "model":
                 flag = "--" + field.name.replace("_", "-")
-                group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=_description(field.type))
+                group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=_help(field))
 
 
-def _description(kind: Any) -> str:
-    """The description in a field's Annotated type, where help texts of options stand."""
-    info = msgspec.inspect.type_info(kind)
-    schema = info.extra_json_schema if isinstance(info, msgspec.inspect.Metadata) else None
-    return str((schema or {}).get("description", "")).replace("%", "%%")
+def _help(field: msgspec.structs.FieldInfo) -> str:
+    """The description in a field's Annotated type, what it takes and its default."""
+    info = msgspec.inspect.type_info(field.type)
+    schema = (info.extra_json_schema if isinstance(info, msgspec.inspect.Metadata) else None) or {}
+    default = "" if field.default is None else f"; default {field.default}"
+    return f"{schema.get('description', '')} ({_wanted(info).removesuffix(' or None')}{default})".replace("%", "%%")
 
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:

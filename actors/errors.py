@@ -19,6 +19,10 @@ class EngineGenerateError(EngineError):
     """One request failed inside the engine; others go on."""
 
 
+class RequestEnded(EngineError):
+    """More was asked of a request that has given its last output, or was closed. A fault of the caller; harmless."""
+
+
 class ActorFailed(EngineError):
     """Another actor failed, and this one cannot go on without it. Carries that actor's Failure as the root cause."""
 

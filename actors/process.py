@@ -11,12 +11,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import IO, Any
 
 import msgspec
 
-from ..ipc.segment import create_segment
+from ..ipc.segment import STANDARD_ERROR, create_segment
 from .boot import Boot, encode_boot
 
 TAIL_LINES = 20
@@ -37,7 +38,12 @@ class _Popen:
             process_group=0,  # a terminal's Ctrl-C goes to the supervisor, which stops the engine in order
         )
         self.pid = self._child.pid
-        self.sentinel = os.pidfd_open(self.pid)
+        try:
+            self.sentinel = os.pidfd_open(self.pid)
+        except OSError:
+            self._child.kill()
+            self._child.wait()
+            raise
         assert self._child.stdout is not None
         self.output = self._child.stdout
 
@@ -92,8 +98,8 @@ class ActorProcess(BaseProcess):
         """Start the process."""
         own: list[int] = []  # descriptors that only the child keeps
         try:
-            if sys.stderr.isatty():
-                own.append(os.dup(sys.stderr.fileno()))
+            if self._boot.kind == "worker" and os.isatty(STANDARD_ERROR):
+                own.append(os.dup(STANDARD_ERROR))
                 self._boot = msgspec.structs.replace(self._boot, terminal=own[0])
             record = encode_boot(self._boot)
             self._boot_fd = create_segment(f"boot:{self.name}", len(record))
@@ -114,11 +120,9 @@ class ActorProcess(BaseProcess):
         for line in output:
             text = line.decode(errors="replace")
             self.tail.append(text.rstrip("\n"))
-            try:
+            with suppress(Exception):  # whatever became of standard error, the child must not block on a full pipe
                 sys.stderr.write(text)
                 sys.stderr.flush()
-            except (OSError, ValueError):  # standard error is closed; keep draining
-                pass
 
     def reap(self, timeout: float | None) -> bool:
         """Wait for the process to end; True when it has and everything it printed has been kept."""

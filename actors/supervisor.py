@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -50,7 +51,7 @@ class Child:
         return self.boot.actor
 
     def start(self) -> None:
-        """Start the process and notice its end through the running event loop."""
+        """Start the process."""
         self.process.start()
 
     def ask_to_stop(self) -> None:
@@ -110,9 +111,11 @@ class Supervisor:
                     await self._wait_for_news()
                 return failure
         except TimeoutError:
-            late = [child.actor for child in self._children if child.ready is None]
+            late = [child for child in self._children if child.ready is None]
             limit = self._config.runtime.startup_timeout
-            return Failure(late[0], 0, "TimeoutError", f"not ready after startup_timeout={limit:g} s: {', '.join(late)}")
+            names = ", ".join(child.actor for child in late)
+            pid = late[0].process.pid or 0
+            return Failure(late[0].actor, pid, "TimeoutError", f"not ready after startup_timeout={limit:g} s: {names}")
 
     async def wait_failed(self) -> Failure:
         """Return the Failure of the first child that ends or fails."""
@@ -132,6 +135,7 @@ class Supervisor:
             if child.process.exitcode is not None:
                 child.process.reap(timeout=1)
                 self._take_messages(child)  # it may have spoken just before its end
+                self.topology.mark_gone(child.boot)
                 return child.describe_death()
         return None
 
@@ -165,12 +169,11 @@ class Supervisor:
             if grace > 0:
                 for child in started:
                     child.ask_to_stop()
-                await self._wait_ended(started, grace)
+                for child in await self._wait_ended(started, grace):
+                    logger.warning("%s did not stop in %g s and is killed", child.actor, grace)
         finally:
             for child in started:
                 if child.process.exitcode is None:
-                    if grace > 0:
-                        logger.warning("%s did not stop in %g s and is killed", child.actor, grace)
                     child.process.kill()
             for child in started:
                 child.process.reap(timeout=None)
@@ -178,14 +181,15 @@ class Supervisor:
                 child.close()
             self.topology.close()
 
-    async def _wait_ended(self, children: Sequence[Child], seconds: float) -> None:
-        try:
+    async def _wait_ended(self, children: Sequence[Child], seconds: float) -> list[Child]:
+        """Wait until the processes have ended; returns those that have not after so many seconds."""
+        running = list(children)
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while running := [child for child in children if child.process.exitcode is None]:
                     with _Sentinels(running) as sentinels:
                         await wait_any([sentinels])
-        except TimeoutError:
-            pass
+        return running
 
     def ready_of(self, kind: str) -> ActorReady:
         """What the first child of a kind learned while it started. Only after `wait_ready`."""

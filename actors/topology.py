@@ -11,7 +11,7 @@ from ..ipc.messages.outputs import OutputMessage
 from ..ipc.messages.plans import PlanMessage
 from ..ipc.messages.requests import RequestMessage
 from ..ipc.messages.results import ResultMessage
-from ..ipc.ring import RingHandle, create_ring
+from ..ipc.ring import RingHandle, create_ring, mark_gone
 from .boot import Boot
 
 DATA_RING_BYTES = 1 << 20  # touched only as far as traffic reaches; larger messages cross in fragments
@@ -27,20 +27,24 @@ _UNIONS = {
 }
 
 
-def _ring(hop: str, which: str, capacity: int = DATA_RING_BYTES, readers: int = 1) -> RingHandle:
-    return create_ring(f"{hop}[{which}]", capacity, codec_of(_UNIONS[hop]).fingerprint, readers)
-
-
 class Topology:
     """The mailboxes of one engine with one frontend, and the boot records that hand them out."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        world_size = config.parallel.tensor_parallel_size
-        self.requests = _ring("requests", "0,0")
-        self.outputs = _ring("outputs", "0,0")
-        self._plans = _ring("plans", "0", readers=world_size)
-        self._results = [_ring("results", f"0,{rank}") for rank in range(world_size)]
+        self._handles: list[RingHandle] = []
+        try:
+            self._create()
+        except OSError:
+            self.close()
+            raise
+
+    def _create(self) -> None:
+        world_size = self._config.parallel.tensor_parallel_size
+        self.requests = self._ring("requests", "0,0")
+        self.outputs = self._ring("outputs", "0,0")
+        self._plans = self._ring("plans", "0", readers=world_size)
+        self._results = [self._ring("results", f"0,{rank}") for rank in range(world_size)]
         self._boots = [self._core(), *(self._worker(rank) for rank in range(world_size))]
 
     def _core(self) -> Boot:
@@ -56,7 +60,6 @@ class Topology:
         return msgspec.structs.replace(
             self._child(f"worker0.{rank}", "worker"),
             rank=rank,
-            local_rank=rank,
             plans=self._plans,
             results=[self._results[rank]],
         )
@@ -69,18 +72,30 @@ class Topology:
             epoch=1,
             supervisor=os.getpid(),
             config=self._config,
-            to_actor=_ring("to", actor, CONTROL_RING_BYTES),
-            from_actor=_ring("from", actor, CONTROL_RING_BYTES),
+            to_actor=self._ring("to", actor, CONTROL_RING_BYTES),
+            from_actor=self._ring("from", actor, CONTROL_RING_BYTES),
         )
+
+    def _ring(self, hop: str, which: str, capacity: int = DATA_RING_BYTES, readers: int = 1) -> RingHandle:
+        handle = create_ring(f"{hop}[{which}]", capacity, codec_of(_UNIONS[hop]).fingerprint, readers)
+        self._handles.append(handle)
+        return handle
 
     def boots(self) -> list[Boot]:
         """One boot record a child process."""
         return self._boots
 
+    def mark_gone(self, boot: Boot) -> None:
+        """Tell the actors at the other end of a reaped process's mailboxes that nothing more comes, and nobody reads."""
+        for handle in [*boot.outputs, *(boot.results if boot.kind == "worker" else [])]:
+            mark_gone(handle, writer=True)
+        for handle in [*boot.requests, *(boot.results if boot.kind == "engine_core" else [])]:
+            mark_gone(handle, writer=False)
+        if boot.plans is not None:
+            mark_gone(boot.plans, writer=boot.kind == "engine_core", slot=boot.rank or 0)
+
     def close(self) -> None:
         """Close every descriptor. The memory goes when the last process that maps it has ended."""
-        handles = [self.requests, self.outputs, self._plans, *self._results]
-        for boot in self._boots:
-            handles += [boot.to_actor, boot.from_actor]
-        for handle in handles:
+        for handle in self._handles:
             handle.close()
+        self._handles.clear()

@@ -5,10 +5,12 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from .segment import above_standard
+
 
 def create_doorbell() -> int:
     """Make the descriptor of a doorbell, closed on exec."""
-    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    return above_standard(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
 
 def ring_doorbell(fd: int) -> None:

@@ -31,6 +31,7 @@ class Sender(Generic[M]):
         self._wake: Callable[[], None] = _nobody
         self._bell = Doorbell(handle.space_bell, lambda: self._wake())
         self._turn = asyncio.Lock()
+        self._sending = 0  # sends that have begun; the lock alone is free for a moment between two of them
         self._wanted = 0  # payload bytes of the record that waits for room
         self._discard = False  # a fragmented message was cancelled midway; tell the reader before anything else
 
@@ -48,7 +49,7 @@ class Sender(Generic[M]):
         """Send at once or raise WouldBlock, also while a `send` waits. Closed, Broken, MessageTooLarge, TypeError as `send`."""
         payload = self._codec.encode(message)
         self._ring.check_length(len(payload))
-        if self._turn.locked() or self._discard or len(payload) > self._ring.max_record:
+        if self._sending or self._discard or len(payload) > self._ring.max_record:
             raise WouldBlock(f"mailbox {self.name}: needs to wait")
         if not self._ring.try_write(payload):
             self._wanted = len(payload)  # whoever waits for this end next waits for this message's room
@@ -62,14 +63,21 @@ class Sender(Generic[M]):
         """
         payload = self._codec.encode(message)
         self._ring.check_length(len(payload))
-        async with self._turn:
-            if self._discard:
-                await self._write(b"", DISCARD)
-                self._discard = False
-            if len(payload) <= self._ring.max_record:
-                await self._write(payload, DATA)
-            else:
-                await self._write_fragments(memoryview(payload))
+        self._sending += 1
+        try:
+            async with self._turn:
+                await self._write_message(payload)
+        finally:
+            self._sending -= 1
+
+    async def _write_message(self, payload: bytes) -> None:
+        if self._discard:
+            await self._write(b"", DISCARD)
+            self._discard = False
+        if len(payload) <= self._ring.max_record:
+            await self._write(payload, DATA)
+        else:
+            await self._write_fragments(memoryview(payload))
 
     async def _write_fragments(self, payload: memoryview) -> None:
         size = self._ring.capacity // 4

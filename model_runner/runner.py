@@ -118,7 +118,9 @@ class ModelRunner:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other requests down
             if len(step.rows) == 1:
                 return [_failure(0, error)]
-            return [failure for index in range(len(step.rows)) for failure in self._compute_alone(step, index, tokens)]
+            failures = [f for index in range(len(step.rows)) for f in self._compute_alone(step, index, tokens)]
+            # One traceback tells the cause, and the result stays small enough to be sent however many fail.
+            return failures[:1] + [msgspec.structs.replace(failure, traceback="") for failure in failures[1:]]
         indices = np.flatnonzero(step.sampled)
         good = indices[finite]
         tokens[good] = drawn[finite]

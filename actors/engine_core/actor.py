@@ -42,12 +42,14 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     def __init__(
         self,
+        actor: str,
         scheduler: Scheduler,
         executor: Executor,
         requests: Sequence[Receiver[RequestMessage]],
         outputs: Sequence[OutputPort],
         control: Receiver[ToActor],
     ) -> None:
+        self._actor = actor
         self._scheduler = scheduler
         self._executor = executor
         self._requests = requests
@@ -120,7 +122,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     def _request_failed(self, request: int, kind: str, message: str) -> Failure:
         self._scheduled.pop(request, None)
-        return Failure("core0", os.getpid(), kind, message, request=request)
+        return Failure(self._actor, os.getpid(), kind, message, request=request)
 
     @handles(AddRequest)
     def _on_add(self, request: AddRequest) -> None:
@@ -143,7 +145,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     @handles(AppendInput, CloseInput, Truncate, Fork)
     def _on_session(self, message: AppendInput | CloseInput | Truncate | Fork) -> None:
         error = NotImplementedError(f"{type(message).__name__}: this engine core has no sessions")
-        self._port(message.request).put(describe_failure("core0", error, message.request))
+        self._port(message.request).put(describe_failure(self._actor, error, message.request))
 
     @handles(ResetPrefixCache)
     def _on_reset_prefix_cache(self, call: ResetPrefixCache) -> None:
@@ -194,9 +196,9 @@ async def main(boot: Boot, control: Control) -> None:
     num_blocks = await executor.start()
     max_model_len = config.checkpoint.max_model_len
     scheduler = Scheduler(config.scheduler, config.cache, num_blocks=num_blocks, max_model_len=max_model_len)
-    core = EngineCore(scheduler, executor, requests, outputs, control.receiver)
+    core = EngineCore(boot.actor, scheduler, executor, requests, outputs, control.receiver)
     gc.collect()
     gc.freeze()  # what start-up made lives for good; later collections need not look at it
     waited = time.monotonic() - started
-    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, max_model_len, {"wait for workers": waited}))
+    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, {"wait for workers": waited}))
     await core.run()

@@ -11,9 +11,9 @@ from ...ipc.messages.failure import Failure
 from ...ipc.messages.outputs import EngineDescription, OutputMessage, StepOutputs, UtilityReply
 from ...ipc.messages.requests import DescribeEngine
 from ...ipc.messages.sampling import SamplingParams
-from ..base import Actor, TaskHost, handles
+from ..base import Actor, TaskHost, handles, run_abandonable
 from ..boot import describe_failure, first_cause
-from ..config import engine_config, resolve_config
+from ..config import check_config, engine_config, resolve_config
 from ..errors import EngineDeadError, EngineGenerateError, EngineStartError, failure_text
 from ..logs import logger
 from ..supervisor import ProcessInfo, Supervisor
@@ -35,13 +35,14 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
     """
 
     def __init__(self, config: EngineConfig | None = None) -> None:
-        """Nothing is started yet. `config` need not be resolved."""
-        self.config = config or EngineConfig()
+        """Nothing is started yet. `config` need not be resolved. Raises ValueError for a value of a wrong type or range."""
+        self.config = check_config(config if config is not None else EngineConfig())
         self._host: TaskHost | None = None
         self._settled = asyncio.Event()  # the start has succeeded or failed
         self._outputs = OutputProcessor()
         self._error: Exception | None = None  # why the engine takes no requests
         self._running = False
+        self._stopping = False  # it ends by itself, and in order
 
     @classmethod
     def from_engine_args(cls, **options: Any) -> Self:
@@ -78,15 +79,19 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
     async def _run(self) -> None:
         """The engine's life; cancelled by `shutdown`."""
         try:
-            config = await asyncio.to_thread(resolve_config, self.config)
+            config = await run_abandonable(resolve_config, self.config)
             async with Supervisor(config) as self._supervisor:
                 self._renderer = await asyncio.to_thread(Renderer, config.checkpoint)  # while the processes start
                 failure = await self._supervisor.wait_ready()
                 if failure is not None:
                     raise EngineStartError(failure_text(failure))
                 self._end(await self._serve(config, self._supervisor))
-        except Exception as error:  # noqa: BLE001 (whoever waits for the start must learn of it, whatever it is)
+                self._stopping = True
+        except (ValueError, EngineStartError) as error:
             self._end(error)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the start must learn of it, whatever it is
+            logger.exception("the engine failed")
+            self._end(EngineStartError(f"{type(error).__name__}: {error}"))
         finally:
             self._end(EngineDeadError(SHUT_DOWN))
 
@@ -106,8 +111,9 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         self._settled.set()
         error = EngineDeadError(SHUT_DOWN)
         try:
-            error = await self._wait_dead(supervisor)
-            logger.error("the engine died: %s", error)
+            failure = await self._wait_failed(supervisor)
+            error = EngineDeadError(failure_text(failure))
+            logger.error("the engine died: %s\n%s", error, failure.traceback)
         finally:
             self._end(error)
             self._outputs.fail_all(error)
@@ -115,18 +121,19 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             self._client.close()
         return error
 
-    async def _wait_dead(self, supervisor: Supervisor) -> EngineDeadError:
+    async def _wait_failed(self, supervisor: Supervisor) -> Failure:
         """Run the frontend's tasks until a process dies or one of them fails."""
+        failure: Failure | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(self._receive()), tasks.create_task(self._client.flush_aborts())]
                 failure = await supervisor.wait_failed()
                 for task in running:
                     task.cancel()
-        except* Exception as group:  # noqa: BLE001 (a fault of ours must not leave consumers waiting)
-            failure = describe_failure("frontend0", first_cause(group))
-            logger.error("%s", failure.traceback)
-        return EngineDeadError(failure_text(failure))
+        except BaseExceptionGroup as group:  # a task failed, perhaps only because the process at its other end did
+            failure = failure or describe_failure("frontend0", first_cause(group))
+        assert failure is not None
+        return failure
 
     async def _receive(self) -> None:
         while True:
@@ -134,7 +141,8 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
 
     @handles(StepOutputs)
     def _on_step_outputs(self, message: StepOutputs) -> None:
-        self._outputs.process(message.deltas)
+        for request in self._outputs.process(message.deltas):
+            self._client.abort(request)
 
     @handles(Failure)
     def _on_failure(self, failure: Failure) -> None:
@@ -152,8 +160,6 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         request_id: str | None,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
-        *,
-        priority: int = 0,
     ) -> RequestOutputCollector:
         """Send a request; its outputs come through the collector, whose `close` aborts it.
 
@@ -162,17 +168,18 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         """
         await self.start()
         params = sampling_params if sampling_params is not None else SamplingParams()
-        content = self._inputs.check(prompt, params, priority)
+        content = self._inputs.check(prompt, params)
+        external_id = uuid.uuid4().hex if request_id is None else self._inputs.check_request_id(request_id)
         request = self._client.next_number()
         collector = RequestOutputCollector(
-            request_id or uuid.uuid4().hex,
+            external_id,
             delta=params.output_kind == "delta",
             on_abandon=lambda: self._abandon(request),
         )
         detokenizer = self._renderer.detokenizer(skip_special_tokens=params.skip_special_tokens)
         self._outputs.add(request, params, collector, detokenizer, content)
         try:
-            message = await self._inputs.process(request, collector.request_id, content, params, priority)
+            message = await self._inputs.process(request, collector.request_id, content, params)
             if self._outputs.tokenized(request, message.prompt):
                 await self._client.send(message)
         except BaseException:
@@ -185,8 +192,6 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
-        *,
-        priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the answer to a prompt: text, token ids, or a dict of either.
 
@@ -195,7 +200,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         what `add_request` raises, EngineGenerateError when this request fails in the engine, and EngineDeadError when the
         engine dies, each after the outputs that came before it.
         """
-        collector = await self.add_request(request_id, prompt, sampling_params, priority=priority)
+        collector = await self.add_request(request_id, prompt, sampling_params)
         try:
             finished = False
             while not finished:
@@ -266,5 +271,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         self._end(EngineDeadError(SHUT_DOWN))
         for request in self._outputs.live():
             self._outputs.abort(request)
+        if self._host is not None and not self._stopping:
+            self._host.cancel()
         if self._host is not None:
-            await self._host.stop()
+            await self._host.wait()

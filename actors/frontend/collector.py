@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from ..errors import RequestEnded
 from .outputs import CompletionOutput, RequestOutput
 
 
@@ -38,11 +39,18 @@ class RequestOutputCollector:
         """The pending output, or None. Raises the request's error once what came before it has been taken."""
         output, self._output = self._output, None
         if output is None and self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
+        if output is not None and output.finished:
+            self.put_error(RequestEnded(f"request {self.request_id} has ended; no more outputs come"))
         return output
 
     async def get(self) -> RequestOutput:
-        """The next output. For one consumer at a time; cancelled, it takes nothing. Raises the request's error."""
+        """The next output. For one consumer at a time; cancelled, it takes nothing.
+
+        Raises the request's error, RequestEnded after the last output or after `close`.
+        """
+        if self._waiter is not None:
+            raise RuntimeError(f"request {self.request_id}: two consumers wait for its outputs at once")
         while (output := self.get_nowait()) is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -54,6 +62,7 @@ class RequestOutputCollector:
     def close(self) -> None:
         """The consumer leaves: a request that is not finished is aborted and freed. Never waits; harmless afterwards."""
         self._on_abandon()
+        self.put_error(RequestEnded(f"request {self.request_id} was closed by its consumer"))
 
 
 def _merge(older: RequestOutput, newer: RequestOutput, *, delta: bool) -> RequestOutput:

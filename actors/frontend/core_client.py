@@ -9,7 +9,7 @@ from ...ipc.messages.outputs import OutputMessage, UtilityReply
 from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, RequestMessage
 from ...ipc.parking import Signal, wait_any
 from ...ipc.ring import RingHandle
-from ..errors import EngineDeadError
+from ..errors import EngineDeadError, EngineGenerateError
 
 
 class CoreClient:
@@ -60,14 +60,19 @@ class CoreClient:
         return await self._receiver.receive()
 
     async def call(self, message: RequestMessage, number: int) -> UtilityReply:
-        """Send a utility call and wait for its answer."""
+        """Send a utility call and wait for its answer. Raises EngineGenerateError when the core refuses it."""
         future: asyncio.Future[UtilityReply] = asyncio.get_running_loop().create_future()
         self._replies[number] = future
         try:
             await self.send(message)
-            return await future
+            reply = await future
         finally:
             del self._replies[number]
+            if future.done() and not future.cancelled():
+                future.exception()  # seen, also where `send` failed first
+        if not reply.ok:
+            raise EngineGenerateError(reply.message)
+        return reply
 
     def answer(self, reply: UtilityReply) -> None:
         """Hand a reply to the call that waits for it, if it still does."""

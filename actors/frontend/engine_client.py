@@ -16,8 +16,6 @@ class EngineClient(Protocol):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
-        *,
-        priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the answer to a prompt. See AsyncLLM.generate."""
 

@@ -24,8 +24,6 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
-MAX_PRIORITY = 2**63 - 1
-
 Prompt = str | list[int] | TextPrompt | TokensPrompt
 
 
@@ -41,20 +39,27 @@ class InputProcessor:
         self._num_blocks = num_blocks
         self._seeds = random.Random(config.runtime.seed)
 
-    def check(self, prompt: Prompt, params: SamplingParams, priority: int) -> str | list[int]:
+    def check(self, prompt: Prompt, params: SamplingParams) -> str | list[int]:
         """What can be checked without tokenising; returns the text, or a copy of the token ids."""
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be a SamplingParams, got {params!r}")
-        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-            raise ValueError(f"priority must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority!r:.100}")
         for token in params.stop_token_ids:
             self._check_id("stop_token_ids", token)
         content = self._content(prompt)
         if not isinstance(content, str):
+            self._check_length(len(content))
             for token in content:
                 self._check_id("prompt", token)
-            self._check_length(len(content))
         return content
+
+    @staticmethod
+    def check_request_id(request_id: str) -> str:
+        """The caller's id as plain text that can cross to the core."""
+        if not isinstance(request_id, str):
+            raise ValueError(f"request_id must be text, got {request_id!r:.100}")
+        if any("\ud800" <= character <= "\udfff" for character in request_id):
+            raise ValueError(f"request_id must not hold a lone surrogate, got {request_id!r:.100}")
+        return str(request_id)
 
     @staticmethod
     def _content(prompt: Prompt) -> str | list[int]:
@@ -69,6 +74,10 @@ class InputProcessor:
         if isinstance(content, str):
             return content
         if isinstance(content, list | tuple):
+            if content and isinstance(content[0], dict):
+                raise ValueError(
+                    f"prompt must be text or token ids, got messages; make a prompt of them: chat_prompt({content!r:.50}...)"
+                )
             return list(content)
         raise ValueError(f"prompt must be text, a list of token ids or a dict of either, got {content!r:.100}")
 
@@ -85,16 +94,13 @@ class InputProcessor:
                 f"{self._max_model_len - 1}, to leave room for an answer"
             )
 
-    async def process(
-        self, request: int, external_id: str, content: str | list[int], params: SamplingParams, priority: int
-    ) -> AddRequest:
+    async def process(self, request: int, external_id: str, content: str | list[int], params: SamplingParams) -> AddRequest:
         """The message for a checked prompt. Raises ValueError for what shows only in tokens or against the cache's size."""
         arrival = time.monotonic()
-        if not isinstance(external_id, str):
-            raise ValueError(f"request_id must be text, got {external_id!r:.100}")
         if isinstance(content, str):
             content = await self._renderer.encode(content)
             self._check_length(len(content))
+            self._check_id("prompt (through the tokenizer)", max(content))  # a tokenizer may know more than the model
         return AddRequest(
             request,
             external_id,
@@ -102,7 +108,6 @@ class InputProcessor:
             self._complete(params, len(content)),
             arrival,
             self._eos_token_ids,
-            priority,
         )
 
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...ipc.messages.outputs import TokenDelta
 from ...ipc.messages.sampling import SamplingParams
+from ..errors import EngineGenerateError
+from ..logs import logger
 from .collector import RequestOutputCollector
 from .detokenizer import Detokenizer
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput
@@ -70,15 +72,25 @@ class OutputProcessor:
         """The live requests."""
         return list(self._states)
 
-    def process(self, deltas: Iterable[TokenDelta]) -> None:
-        """Deliver a step's tokens. Those of requests no longer live are dropped: they were aborted here."""
+    def process(self, deltas: Iterable[TokenDelta]) -> list[int]:
+        """Deliver a step's tokens; returns the requests that failed here, which the core must be told to drop.
+
+        Tokens of requests no longer live are ignored: those were aborted here.
+        """
         now = time.monotonic()
-        for delta in deltas:
-            state = self._states.get(delta.request)
-            if state is not None:
-                self._apply(state, delta, now)
-                if delta.finish_reason is not None:
-                    del self._states[delta.request]
+        return [delta.request for delta in deltas if delta.request in self._states and not self._deliver(delta, now)]
+
+    def _deliver(self, delta: TokenDelta, now: float) -> bool:
+        """Deliver to one live request; a fault ends that request alone, and the answer is False."""
+        try:
+            self._apply(self._states[delta.request], delta, now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
+            logger.exception("request %s failed in the frontend", self._states[delta.request].external_id)
+            self.fail(delta.request, EngineGenerateError(f"frontend0: {type(error).__name__}: {error}"))
+            return False
+        if delta.finish_reason is not None:
+            del self._states[delta.request]
+        return True
 
     def _apply(self, state: _RequestState, delta: TokenDelta, now: float) -> None:
         assert delta.position == len(state.token_ids), f"{state.external_id}: token {delta.position} is lost or repeated"
@@ -98,15 +110,10 @@ class OutputProcessor:
         if delta.finish_reason is not None or state.params.output_kind != "final_only":
             state.collector.put(_output(state, delta, text))
 
-    def finish(self, request: int, delta: TokenDelta) -> None:
-        """End a live request from this side, with what it has so far."""
-        state = self._states.pop(request)
-        self._apply(state, delta, time.monotonic())
-
     def abort(self, request: int) -> None:
-        """End a live request with finish reason "abort"."""
+        """End a live request with finish reason "abort" and what it has so far."""
         position = len(self._states[request].token_ids)
-        self.finish(request, TokenDelta(request, position, [], "abort"))
+        self._deliver(TokenDelta(request, position, [], "abort"), time.monotonic())
 
     def fail(self, request: int, error: Exception) -> None:
         """End a request by an error."""
@@ -136,5 +143,5 @@ def _output(state: _RequestState, delta: TokenDelta, text: str) -> RequestOutput
         outputs=[completion],
         finished=delta.finish_reason is not None,
         num_cached_tokens=state.cached_tokens,
-        metrics=state.metrics,
+        metrics=replace(state.metrics),  # as of now: later outputs do not change this one
     )

@@ -49,7 +49,8 @@ class Renderer:
 
     async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids of the prompt for a conversation. The template writes the special tokens. Errors as `render_chat`."""
-        return await self.encode(self.render_chat(messages), add_special_tokens=False)
+        rendered = await asyncio.to_thread(self.render_chat, messages)
+        return await self.encode(rendered, add_special_tokens=False)
 
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
         """The prompt for a conversation, by the model's own template (sandboxed), ready for the assistant's turn.

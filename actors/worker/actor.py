@@ -2,8 +2,9 @@
 
 import gc
 import time
+from contextlib import suppress
 
-from ...ipc.errors import EndOfStream, WouldBlock
+from ...ipc.errors import EndOfStream, MailboxError, WouldBlock
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.control import ActorReady, Drain, Reattach, Stop, ToActor
 from ...ipc.messages.plans import DescribeWorker, InitCache, PlanMessage, Reset, SampleMask, StepPlan, StopWorker
@@ -110,14 +111,15 @@ def main_since(started: float) -> Main:
             num_blocks = runner.max_blocks()
             loaded = time.monotonic()
             worker = Worker(runner, rank, plans, results, control.receiver)
-            results.send_nowait(WorkerReady(rank, num_blocks, loaded - imported))
+            results.send_nowait(WorkerReady(rank, num_blocks))
             gc.collect()
             gc.freeze()
             phases = {"import": imported - started, "load": loaded - imported}
             control.sender.send_nowait(ActorReady(boot.actor, num_blocks, seconds=phases))
             await worker.run()
         except Exception as error:
-            results.send_nowait(describe_failure(boot.actor, error))
+            with suppress(MailboxError):  # the supervisor is told as well, in any case
+                results.send_nowait(describe_failure(boot.actor, error))
             raise
 
     return main

@@ -1,40 +1,49 @@
 """A progress bar for weights that take long to load, on the terminal of whoever started the engine."""
 
 import os
+import signal
 import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import Progress
-
 QUIET_SECONDS = 2.0  # a shorter load shows nothing
+_WIDTH = 40
 
 
 class LoadingBar:
-    """Call it with the layers done and in all. It shows nothing without a terminal, or when loading is quick."""
+    """Call it with the layers done and in all. It shows nothing without a terminal, or when loading is quick.
+
+    It rewrites one line and never changes the terminal's state, because the worker may be killed at any moment.
+    """
 
     def __init__(self, terminal: int | None, *, quiet_seconds: float = QUIET_SECONDS) -> None:
         """`terminal` is a descriptor, which is closed at the end; None where there is none."""
-        self._file = os.fdopen(terminal, "w") if terminal is not None else None
+        self._terminal = terminal
         self._show_from = time.monotonic() + quiet_seconds
-        self._bar: Progress | None = None
+        self._shown = -1  # percent
 
     def __enter__(self) -> Self:
+        # A worker is in a background process group, which a terminal may stop for writing.
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        if self._file is not None:
-            self._file.close()
+        if self._terminal is not None:
+            if self._shown >= 0:
+                self._write("\r" + " " * (_WIDTH + 30) + "\r")
+            os.close(self._terminal)
 
     def __call__(self, done: int, total: int) -> None:
         """Show how far it is."""
-        if self._file is None or time.monotonic() < self._show_from:
+        percent = 100 * done // total
+        if self._terminal is None or percent == self._shown or time.monotonic() < self._show_from:
             return
-        if self._bar is None:
-            self._bar = Progress(console=Console(file=self._file), transient=True)
-            self._bar.add_task("Loading weights", total=total)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done)
+        self._shown = percent
+        self._write(f"\rLoading weights [{'#' * (_WIDTH * done // total):{_WIDTH}}] {percent:3} %")
+
+    def _write(self, text: str) -> None:
+        assert self._terminal is not None
+        try:
+            os.write(self._terminal, text.encode())
+        except OSError:  # the terminal is gone; loading goes on
+            self._show_from = float("inf")

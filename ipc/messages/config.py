@@ -82,7 +82,9 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
     shutdown_timeout: Annotated[
         float, Meta(ge=0, le=1e6, description="seconds a process may take to stop before it is killed")
     ] = 5.0
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = "info"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
+        "warning"
+    )
     log_format: Annotated[Literal["text", "json"], Meta(description="form of a log line")] = "text"
 
 

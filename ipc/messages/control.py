@@ -34,7 +34,6 @@ class ActorReady(Message, frozen=True):
 
     actor: str
     num_blocks: int = 0
-    max_model_len: int = 0
     seconds: dict[str, float] = {}  # where the time went, by phase
 
 

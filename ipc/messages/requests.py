@@ -74,7 +74,7 @@ class ResetPrefixCache(Message, frozen=True):
 
 
 class DescribeEngine(Message, frozen=True):
-    """Ask for the numbers of the core and its workers; answered by a UtilityReply with an EngineDescription."""
+    """Ask for the numbers of the core; answered by a UtilityReply with an EngineDescription."""
 
     call: int
 

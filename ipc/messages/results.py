@@ -9,7 +9,6 @@ class WorkerReady(Message, frozen=True):
 
     rank: int
     num_blocks: int  # blocks of KV cache this rank can hold
-    load_seconds: float
 
 
 class RowFailure(Record, frozen=True):

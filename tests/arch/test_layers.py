@@ -38,7 +38,8 @@ LAYERS = {
         {"torch", "transformers"},
     ),
     "root": Layer(
-        {"composition", "actors", "actors.config", "actors.frontend", "ipc", "ipc.messages"}, {"torch", "transformers"}
+        {"composition", "actors", "actors.config", "actors.frontend", "ipc", "ipc.messages", "model_runner.checkpoint"},
+        {"torch", "transformers"},
     ),
 }
 

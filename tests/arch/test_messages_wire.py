@@ -29,12 +29,12 @@ UNIONS: dict[str, Any] = {
 }
 FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x683E4ACA19EC1356,
-    "FromActor": 0x21E25C13684224AD,
+    "FromActor": 0x894D4A94B2864C4A,
     "LoadMessage": 0xF25F9146E27BDEC9,
     "OutputMessage": 0xDDD5986AF380FD98,
     "PlanMessage": 0x7AC20790F1E39598,
     "RequestMessage": 0x65842965EBC8F80B,
-    "ResultMessage": 0xA84925F02A1495D2,
+    "ResultMessage": 0x6B2C969E0FE454B6,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union])]
 IDS = [f"{union}-{member.__name__}" for union, member in MEMBERS]

@@ -78,6 +78,25 @@ async def test_a_small_message_does_not_overtake_a_large_one_that_waits() -> Non
         assert receiver.receive_nowait() == note(5)
 
 
+async def test_a_nowait_message_does_not_overtake_a_send_that_is_next_in_turn() -> None:
+    """Between two waiting sends there is a moment when neither holds the turn; whoever runs then must not slip in."""
+    with joined() as (sender, receiver):
+        count = fill(sender)
+
+        async def send_then_slip_in() -> None:
+            await sender.send(note(count, 200))
+            with pytest.raises(WouldBlock):
+                sender.send_nowait(note(-1))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_then_slip_in())
+            tasks.create_task(sender.send(note(count + 1, 200)))
+            for number in range(count):
+                assert await receiver.receive() == note(number, 200)
+        assert await receiver.receive() == note(count, 200)
+        assert await receiver.receive() == note(count + 1, 200)
+
+
 async def test_a_cancelled_receive_takes_nothing() -> None:
     with joined() as (sender, receiver):
         for when in ("before", "after"):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from ringpost import AsyncLLM, Prompt, RequestOutput, RequestOutputKind, SamplingParams
+from ringpost import AsyncLLM, Prompt, RequestEnded, RequestOutput, RequestOutputKind, SamplingParams
 
 FRANCE = "The capital of France is"
 FRANCE_IDS = [504, 3575, 282, 4649, 314]
@@ -159,7 +159,8 @@ async def test_cancelled_while_it_waits_for_a_row(engine: AsyncLLM) -> None:
     waiting.close()
     outputs = await asyncio.gather(*running)
     assert all(len(output.outputs[0].token_ids) == 20 for output in outputs)
-    assert waiting.get_nowait() is None
+    with pytest.raises(RequestEnded):
+        waiting.get_nowait()
     await wait_idle(engine)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,8 @@ def _children(pid: int) -> list[int]:
     """Children of a process that run one of our modules, in the order of their start."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            found += [int(child) for child in (task / "children").read_text().split()]
     return [child for child in sorted(found) if _is_actor(child)]
 
 

@@ -77,7 +77,7 @@ class Core:
         self.executor = PaperExecutor()
         scheduler = Scheduler(SchedulerConfig(), CacheConfig(), num_blocks=8, max_model_len=64)
         self.own: list[Any] = [Receiver(requests, RequestMessage), Sender(outputs, OutputMessage), Receiver(control, ToActor)]
-        self.actor = EngineCore(scheduler, self.executor, [self.own[0]], [OutputPort(self.own[1])], self.own[2])
+        self.actor = EngineCore("core0", scheduler, self.executor, [self.own[0]], [OutputPort(self.own[1])], self.own[2])
 
     async def __aenter__(self) -> "Core":
         self.task = asyncio.create_task(self.actor.run())

@@ -1,10 +1,11 @@
 """The table of handlers, and the owner of long-lived tasks."""
 
 import asyncio
+import threading
 
 import pytest
 
-from ringpost.actors.base import Actor, TaskHost, handles
+from ringpost.actors.base import Actor, TaskHost, handles, run_abandonable
 from ringpost.ipc.messages.control import ActorReady, Drain, Hello, Reattach, Stop, ToActor
 
 
@@ -67,52 +68,69 @@ def test_a_second_handler_is_named() -> None:
 
 
 @pytest.mark.asyncio
-async def test_stop_cancels_and_waits_for_the_end() -> None:
-    started, cleaned = asyncio.Event(), asyncio.Event()
+async def test_only_the_first_cancel_counts_and_wait_sees_the_end() -> None:
+    started, cleaned, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)
+            await release.wait()
             cleaned.set()
 
     host = TaskHost(work(), "work")
     await started.wait()
-    ended = [host.done]
-    for _ in range(2):
-        await host.stop()
-        ended.append(host.done)
-    assert ended == [False, True, True]
+    host.cancel()
+    await asyncio.sleep(0)
+    host.cancel()  # must not cut the clean-up short
+    release.set()
+    await host.wait()
     assert cleaned.is_set()
+    await host.wait()
 
 
 @pytest.mark.asyncio
-async def test_join_raises_what_the_task_raised_and_stop_does_not() -> None:
-    async def fail() -> None:
-        raise OSError("as it happens")
-
-    host = TaskHost(fail(), "fail")
-    with pytest.raises(OSError, match="as it happens"):
-        await host.join()
-    await host.stop()
-
-
-@pytest.mark.asyncio
-async def test_a_cancelled_join_leaves_the_task_alone() -> None:
-    release = asyncio.Event()
+async def test_a_cancelled_wait_leaves_the_task_alone() -> None:
+    release, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         await release.wait()
+        ended.set()
 
     host = TaskHost(work(), "work")
-    waiting = asyncio.create_task(host.join())
+    waiting = asyncio.create_task(host.wait())
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    before = host.done
     release.set()
-    await host.join()
-    assert (before, host.done) == (False, True)
+    await host.wait()
+    assert ended.is_set()
+
+
+@pytest.mark.asyncio
+async def test_a_blocking_function_gives_its_result_or_its_error() -> None:
+    assert await run_abandonable(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await run_abandonable(divmod, 1, 0)
+
+
+def test_nobody_waits_for_an_abandoned_function() -> None:
+    release, done = threading.Event(), threading.Event()
+
+    def block() -> None:
+        release.wait()
+        done.set()
+
+    async def cancel_it() -> None:
+        task = asyncio.create_task(run_abandonable(block))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel_it())  # comes back although the function still runs
+    assert not done.is_set()
+    release.set()
+    assert done.wait(60)

@@ -28,8 +28,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["complete", "hi", "--max-tokens", "0"], "max_tokens must be .*got 0"),
         (["complete", "hi", "--temperature", "3"], r"temperature must be .*got 3\.0"),
         (["complete", "hi", "--top-p", "nan"], "top_p must be .*got nan"),
-        (["complete", "hi", "--max-num-seqs", "0"], "max_num_seqs: .*got '0'"),
-        (["complete", "hi", "--dtype", "int3"], "dtype: .*got 'int3'"),
+        (["complete", "hi", "--max-num-seqs", "0"], "max_num_seqs must be an integer of at least 1, got '0'"),
+        (["complete", "hi", "--dtype", "int3"], "dtype must be auto or bfloat16 or float32, got 'int3'"),
         (["complete", "hi", "--model", "/no/such/dir"], "/no/such/dir"),
     ],
 )
@@ -54,7 +54,7 @@ def test_help_names_every_command_and_option(capsys: pytest.CaptureFixture[str])
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--version")
     assert code == 0
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", out)
+    assert re.fullmatch(r"ringpost \d+\.\d+\.\d+\S*\n", out)
 
 
 def test_a_broken_model_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringpost.actors.errors import RequestEnded
 from ringpost.actors.frontend.collector import RequestOutputCollector
 from ringpost.actors.frontend.outputs import CompletionOutput, RequestOutput
 
@@ -35,7 +36,6 @@ def test_deltas_are_joined() -> None:
     assert content(taken) == ("ab", [1, 2, 3], "length")
     assert taken is not None
     assert taken.finished
-    assert box.get_nowait() is None
 
 
 def test_of_cumulative_outputs_the_last_stands() -> None:
@@ -43,7 +43,30 @@ def test_of_cumulative_outputs_the_last_stands() -> None:
     box.put(output("a", [1]))
     box.put(output("ab", [1, 2], reason="stop"))
     assert content(box.get_nowait()) == ("ab", [1, 2], "stop")
-    assert box.get_nowait() is None
+
+
+@pytest.mark.asyncio
+async def test_more_than_the_last_output_is_an_error_not_a_wait() -> None:
+    box = collector(delta=True)
+    box.put(output("a", [1], reason="length"))
+    assert (await box.get()).finished
+    for _ in range(2):
+        with pytest.raises(RequestEnded, match="request r has ended"):
+            await box.get()
+        with pytest.raises(RequestEnded):
+            box.get_nowait()
+
+
+@pytest.mark.asyncio
+async def test_closing_wakes_who_waits() -> None:
+    box = collector(delta=True)
+    waiting = asyncio.create_task(box.get())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="two consumers"):
+        await box.get()
+    box.close()
+    with pytest.raises(RequestEnded, match="closed by its consumer"):
+        await waiting
 
 
 def test_a_merge_leaves_outputs_already_taken_alone() -> None:

@@ -87,7 +87,7 @@ def test_values_in_range(option: str, value: Any, expected: Any) -> None:
 def test_values_out_of_range_are_refused_naming_option_and_value(option: str, value: Any) -> None:
     with pytest.raises(ValueError) as caught:
         engine_config(**{option: value})
-    assert str(caught.value).startswith(f"{option}: ")
+    assert str(caught.value).startswith(f"{option} must be ")
     assert str(caught.value).endswith(f"got {value!r}")
 
 

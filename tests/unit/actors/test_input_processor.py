@@ -37,8 +37,8 @@ def inputs(config: EngineConfig, renderer: Renderer) -> InputProcessor:
 
 def process(inputs: InputProcessor, prompt: Any, external_id: Any = "r", **params: Any) -> AddRequest:
     sampling = SamplingParams(**params)
-    content = inputs.check(prompt, sampling, 0)
-    return asyncio.run(inputs.process(1, external_id, content, sampling, 0))
+    content = inputs.check(prompt, sampling)
+    return asyncio.run(inputs.process(1, inputs.check_request_id(external_id), content, sampling))
 
 
 BAD_PROMPTS: list[tuple[Any, str]] = [
@@ -80,16 +80,10 @@ def test_a_bad_prompt(inputs: InputProcessor, prompt: Any, message: str) -> None
         process(inputs, prompt)
 
 
-@pytest.mark.parametrize("priority", [True, 1.0, None, "1", 2**63, -(2**64)])
-def test_a_bad_priority(inputs: InputProcessor, priority: Any) -> None:
-    with pytest.raises(ValueError, match="priority must be an integer"):
-        inputs.check("a", SamplingParams(), priority)
-
-
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, "greedy", 1])
 def test_parameters_of_another_type(inputs: InputProcessor, params: Any) -> None:
     with pytest.raises(ValueError, match="sampling_params must be a SamplingParams"):
-        inputs.check("a", params, 0)
+        inputs.check("a", params)
 
 
 @pytest.mark.parametrize("request_id", [5, b"r", ["r"]])
@@ -119,7 +113,7 @@ def test_a_long_text_is_cut_by_nobody(inputs: InputProcessor) -> None:
 
 def test_the_callers_list_is_neither_kept_nor_changed(inputs: InputProcessor) -> None:
     ids = [100, 101]
-    content = inputs.check(ids, SamplingParams(), 0)
+    content = inputs.check(ids, SamplingParams())
     ids.append(10**9)
     assert content == [100, 101]
     assert process(inputs, prompt := {"prompt_token_ids": [5]}).prompt is not prompt["prompt_token_ids"]

@@ -28,7 +28,7 @@ def shown(quiet_seconds: float) -> str:
 def test_a_long_load_shows_how_far_it_is(no_leaks: None) -> None:
     text = shown(quiet_seconds=0)
     assert "Loading weights" in text
-    assert "100%" in text
+    assert "100 %" in text
 
 
 def test_a_quick_load_shows_nothing(no_leaks: None) -> None:

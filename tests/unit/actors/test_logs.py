@@ -23,7 +23,7 @@ def restore() -> Iterator[None]:
 
 
 def test_a_text_line(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging("core0", RuntimeConfig())
+    configure_logging("core0", RuntimeConfig(log_level="info"))
     logger.info("took %d ms", 5)
     line = capsys.readouterr().err
     time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"

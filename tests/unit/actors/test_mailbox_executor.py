@@ -40,7 +40,7 @@ async def test_the_smallest_worker_decides_on_the_cache() -> None:
     with executor_and_workers() as (executor, workers):
         start = asyncio.create_task(executor.start())
         for rank, (_, results) in enumerate(workers):
-            results.send_nowait(WorkerReady(rank, 100 - rank, 0.5))
+            results.send_nowait(WorkerReady(rank, 100 - rank))
         for rank, (plans, results) in enumerate(workers):
             assert await plans.receive() == InitCache(99)
             assert not start.done()
@@ -51,7 +51,7 @@ async def test_the_smallest_worker_decides_on_the_cache() -> None:
 async def test_a_worker_that_fails_to_start_is_the_reason() -> None:
     with executor_and_workers() as (executor, workers):
         failure = Failure("worker0.1", 12, "OSError", "no weights")
-        workers[0][1].send_nowait(WorkerReady(0, 5, 0.0))
+        workers[0][1].send_nowait(WorkerReady(0, 5))
         workers[1][1].send_nowait(failure)
         with pytest.raises(ActorFailed, match=r"worker0\.1 \(pid 12\): OSError: no weights") as caught:
             await executor.start()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tiny_checkpoint import EOS_TOKEN_ID, FIRST_BYTE_ID, tiny_tokenizer
 
+from ringpost.actors.errors import EngineGenerateError
 from ringpost.actors.frontend.collector import RequestOutputCollector
 from ringpost.actors.frontend.detokenizer import Vocabulary
 from ringpost.actors.frontend.output_processor import OutputProcessor
@@ -100,12 +101,17 @@ def test_half_a_character_waits_and_ends_as_a_replacement() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 2])
-def test_a_lost_or_repeated_token_is_noticed(position: int) -> None:
+def test_a_lost_or_repeated_token_fails_that_request_alone(position: int) -> None:
     requests = Requests()
     requests.add(1, external_id="chat-7")
+    requests.add(2)
     requests.step(TokenDelta(1, 0, [5]))
-    with pytest.raises(AssertionError, match=f"chat-7: token {position} is lost or repeated"):
-        requests.step(TokenDelta(1, position, [6]))
+    requests.take(1)
+    assert requests.outputs.process([TokenDelta(1, position, [6]), TokenDelta(2, 0, [5])]) == [1]
+    with pytest.raises(EngineGenerateError, match=f"chat-7: token {position} is lost or repeated"):
+        requests.take(1)
+    assert requests.take(2) is not None
+    assert requests.outputs.live() == [2]
 
 
 def test_deltas_of_requests_that_are_not_live_are_dropped() -> None:
