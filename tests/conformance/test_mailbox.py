@@ -91,6 +91,7 @@ async def test_a_nowait_message_does_not_overtake_a_send_that_is_next_in_turn() 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(send_then_slip_in())
             tasks.create_task(sender.send(note(count + 1, 200)))
+            await asyncio.sleep(0)  # both have begun, and wait
             for number in range(count):
                 assert await receiver.receive() == note(number, 200)
         assert await receiver.receive() == note(count, 200)
