@@ -28,41 +28,40 @@ _UNIONS = {
 
 
 class Topology:
-    """The mailboxes of one engine with one frontend, and the boot records that hand them out."""
+    """The mailboxes of one engine, and the boot records that hand them out.
 
-    def __init__(self, config: EngineConfig) -> None:
+    Every frontend reaches every core by rings of their own, so that no ring has more than one writer.
+    """
+
+    def __init__(self, config: EngineConfig, num_frontends: int = 1) -> None:
         self._config = config
         self._handles: list[RingHandle] = []
         try:
-            self._create()
+            self._create(range(num_frontends), range(config.parallel.data_parallel_size))
         except OSError:
             self.close()
             raise
 
-    def _create(self) -> None:
-        world_size = self._config.parallel.tensor_parallel_size
-        self.requests = self._ring("requests", "0,0")
-        self.outputs = self._ring("outputs", "0,0")
-        self._plans = self._ring("plans", "0", readers=world_size)
-        self._results = [self._ring("results", f"0,{rank}") for rank in range(world_size)]
-        self._boots = [self._core(), *(self._worker(rank) for rank in range(world_size))]
+    def _create(self, frontends: range, cores: range) -> None:
+        """`requests` and `outputs` are indexed by frontend, then by core."""
+        self.requests = [[self._ring("requests", f"{a},{d}") for d in cores] for a in frontends]
+        self.outputs = [[self._ring("outputs", f"{d},{a}") for d in cores] for a in frontends]
+        self._boots = [boot for core in cores for boot in self._group(core)]
 
-    def _core(self) -> Boot:
-        return msgspec.structs.replace(
-            self._child("core0", "engine_core"),
-            requests=[self.requests],
-            outputs=[self.outputs],
-            plans=self._plans,
-            results=self._results,
-        )
-
-    def _worker(self, rank: int) -> Boot:
-        return msgspec.structs.replace(
-            self._child(f"worker0.{rank}", "worker"),
-            rank=rank,
-            plans=self._plans,
-            results=[self._results[rank]],
-        )
+    def _group(self, core: int) -> list[Boot]:
+        """A core and its workers."""
+        ranks = range(self._config.parallel.tensor_parallel_size)
+        plans = self._ring("plans", str(core), readers=len(ranks))
+        results = [self._ring("results", f"{core},{rank}") for rank in ranks]
+        workers = [
+            msgspec.structs.replace(
+                self._child(f"worker{core}.{rank}", "worker"), rank=rank, plans=plans, results=[results[rank]]
+            )
+            for rank in ranks
+        ]
+        requests, outputs = ([rings[core] for rings in side] for side in (self.requests, self.outputs))
+        boot = self._child(f"core{core}", "engine_core")
+        return [msgspec.structs.replace(boot, requests=requests, outputs=outputs, plans=plans, results=results), *workers]
 
     def _child(self, actor: str, kind: str) -> Boot:
         """A boot record with what every child gets."""

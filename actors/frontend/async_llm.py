@@ -105,7 +105,8 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         """Serve requests until cancelled or until the engine cannot go on; returns why. Nobody is left waiting."""
         num_blocks = supervisor.ready_of("engine_core").num_blocks
         self.config = config
-        self._client = CoreClient(supervisor.topology.requests.duplicate(), supervisor.topology.outputs.duplicate())
+        topology = supervisor.topology
+        self._client = CoreClient(topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate())
         self._inputs = InputProcessor(config, self._renderer, num_blocks)
         self._running = True
         self._settled.set()

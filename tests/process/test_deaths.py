@@ -149,3 +149,16 @@ def _is_actor(pid: int) -> bool:
         return b"ringpost.actors." in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_cannot_even_speak_is_quoted(
+    no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its last line is the reason when it ends before it can send one."""
+    (tmp_path / "msgspec.py").write_text("raise RuntimeError('a broken installation')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    engine = AsyncLLM.from_engine_args(model=tiny)
+    with pytest.raises(EngineStartError, match=r"exited with code 1; its last line: RuntimeError: a broken installation"):
+        await engine.start()
+    await engine.shutdown()

@@ -28,8 +28,8 @@ def test_every_mailbox_has_its_two_sides(no_leaks: None) -> None:
     topology = Topology(engine_config())
     core, worker = topology.boots()
     assert (core.kind, worker.kind, worker.rank) == ("engine_core", "worker", 0)
-    assert core.requests == [topology.requests]
-    assert core.outputs == [topology.outputs]
+    assert [core.requests] == topology.requests
+    assert [core.outputs] == topology.outputs
     assert core.plans == worker.plans
     assert core.results == worker.results
     assert core.to_actor != worker.to_actor
@@ -49,14 +49,24 @@ def test_every_mailbox_has_its_two_sides(no_leaks: None) -> None:
     topology.close()
 
 
+def test_every_frontend_has_its_own_rings_to_every_core(no_leaks: None) -> None:
+    topology = Topology(engine_config(), num_frontends=3)
+    core, _ = topology.boots()
+    assert core.requests == [rings[0] for rings in topology.requests]
+    assert core.outputs == [rings[0] for rings in topology.outputs]
+    names = [handle.name for handle in [*core.requests, *core.outputs]]
+    assert names == [f"requests[{a},0]" for a in range(3)] + [f"outputs[0,{a}]" for a in range(3)]
+    topology.close()
+
+
 def test_a_child_inherits_what_it_has_an_end_of_and_nothing_else(no_leaks: None) -> None:
     topology = Topology(engine_config())
     core, worker = topology.boots()
     own = set(core.to_actor.descriptors()) | set(core.from_actor.descriptors())
     assert len(core.descriptors()) == len(set(core.descriptors()))
     assert not own & set(worker.descriptors())
-    assert not set(topology.requests.descriptors()) & set(worker.descriptors())
-    assert set(topology.requests.descriptors()) | own <= set(core.descriptors())
+    assert not set(topology.requests[0][0].descriptors()) & set(worker.descriptors())
+    assert set(topology.requests[0][0].descriptors()) | own <= set(core.descriptors())
     assert not any(os.get_inheritable(fd) for fd in core.descriptors())
     topology.close()
 
