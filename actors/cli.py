@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, (kind, text) in _SAMPLING.items():
         flag = "--" + name.replace("_", "-")
         sampling.add_argument(flag, type=kind, metavar="VALUE", default=argparse.SUPPRESS, help=text)
+    sampling.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS, help="go on after the model's end")
     add_engine_arguments(command)
     command.set_defaults(max_tokens=128)
     return parser
@@ -54,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        params = SamplingParams(**{name: getattr(arguments, name) for name in _SAMPLING if hasattr(arguments, name)})
+        params = SamplingParams(
+            **{name: getattr(arguments, name) for name in (*_SAMPLING, "ignore_eos") if hasattr(arguments, name)}
+        )
         config = engine_config(**engine_options(arguments))
         configure_logging("frontend0", config.runtime)
         asyncio.run(complete(config, arguments.prompt, params, chat=arguments.chat, stats=arguments.stats))
