@@ -17,7 +17,7 @@ from ..ipc.messages.control import ActorReady, FromActor, Hello, Stop, ToActor
 from ..ipc.messages.failure import Failure
 from ..ipc.parking import wait_any
 from .boot import Boot
-from .errors import failure_text
+from .errors import EngineStartError, failure_text
 from .logs import logger
 from .process import ActorProcess
 from .topology import Topology
@@ -86,6 +86,10 @@ class Supervisor:
     """
 
     def __init__(self, config: EngineConfig) -> None:
+        """Make the mailboxes. Raises EngineStartError on a system that lacks what they are made of."""
+        missing = [name for name in ("memfd_create", "eventfd", "pidfd_open") if not hasattr(os, name)]
+        if missing:
+            raise EngineStartError(f"Ringpost runs on Linux 5.3 or newer only: this system has no {', '.join(missing)}")
         self._config = config
         self._started = time.monotonic()
         self.topology = Topology(config)
