@@ -63,7 +63,9 @@ async def run_abandonable(function: Callable[..., R], *arguments: Any) -> R:
     def settle(result: R | None, error: BaseException | None) -> None:
         if future.cancelled():
             return
-        if error is not None:
+        if isinstance(error, StopIteration):  # a future refuses it
+            future.set_exception(RuntimeError(f"{function.__name__} raised {error!r}"))
+        elif error is not None:
             future.set_exception(error)
         else:
             future.set_result(typing.cast("R", result))

@@ -1,5 +1,6 @@
 """`ringpost complete`: one answer, streamed to the terminal, with an engine that lives as long as the command."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -49,4 +50,4 @@ def _print_stats(processes: list[ProcessInfo], start: float, first: float, token
 def _resident(pid: int) -> int:
     """Resident memory of a process in MB, shared pages included."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * 4096 >> 20
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -67,8 +67,7 @@ class _Popen:
         self._child.kill()
 
     def close(self) -> None:
-        os.close(self.sentinel)
-        self.output.close()
+        os.close(self.sentinel)  # the output is closed by whoever reads it, at its end
 
 
 class ActorProcess(BaseProcess):
@@ -91,7 +90,13 @@ class ActorProcess(BaseProcess):
     @staticmethod
     def _Popen(process: "ActorProcess") -> _Popen:
         started = _Popen(process)
-        process.forward(started.output)
+        try:
+            process.forward(started.output)
+        except BaseException:
+            started.kill()
+            started.wait()
+            started.close()
+            raise
         return started
 
     def start(self) -> None:
@@ -117,12 +122,13 @@ class ActorProcess(BaseProcess):
         self._forwarder.start()
 
     def _forward(self, output: IO[bytes]) -> None:
-        for line in output:
-            text = line.decode(errors="replace")
-            self.tail.append(text.rstrip("\n"))
-            with suppress(Exception):  # whatever became of standard error, the child must not block on a full pipe
-                sys.stderr.write(text)
-                sys.stderr.flush()
+        with output:
+            for line in output:
+                text = line.decode(errors="replace")
+                self.tail.append(text.rstrip("\n"))
+                with suppress(Exception):  # whatever became of standard error, the child must not block on a full pipe
+                    sys.stderr.write(text)
+                    sys.stderr.flush()
 
     def reap(self, timeout: float | None) -> bool:
         """Wait for the process to end; True when it has and everything it printed has been kept."""

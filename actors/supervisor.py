@@ -40,7 +40,12 @@ class Child:
         self.boot = boot
         self.process = ActorProcess(boot, boot.descriptors())
         self.sender: Sender[ToActor] = Sender(boot.to_actor.duplicate(), ToActor)
-        self.receiver: Receiver[FromActor] = Receiver(boot.from_actor.duplicate(), FromActor)
+        try:
+            self.receiver: Receiver[FromActor] = Receiver(boot.from_actor.duplicate(), FromActor)
+        except BaseException:
+            self.sender.close()
+            raise
+        self.pid = 0
         self.ready: ActorReady | None = None
         self.ready_seconds = 0.0
         self.failure: Failure | None = None
@@ -53,6 +58,7 @@ class Child:
     def start(self) -> None:
         """Start the process."""
         self.process.start()
+        self.pid = self.process.pid or 0
 
     def ask_to_stop(self) -> None:
         """Send Stop, if the mailbox still takes it."""
@@ -69,7 +75,7 @@ class Child:
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
         last = [line for line in self.process.tail if line.strip()]
         message = f"{how}; its last line: {last[-1]}" if last else how
-        return Failure(self.actor, self.process.pid or 0, "ProcessDied", message, "\n".join(last))
+        return Failure(self.actor, self.pid, "ProcessDied", message, "\n".join(last))
 
     def close(self) -> None:
         """Release the mailboxes and the process object. The process must have ended."""
@@ -93,7 +99,12 @@ class Supervisor:
         self._config = config
         self._started = time.monotonic()
         self.topology = Topology(config)
-        self._children = [Child(boot) for boot in self.topology.boots()]
+        self._children: list[Child] = []
+        try:
+            self._children += (Child(boot) for boot in self.topology.boots())
+        except BaseException:
+            self._release()
+            raise
 
     async def __aenter__(self) -> Self:
         try:
@@ -118,7 +129,7 @@ class Supervisor:
             late = [child for child in self._children if child.ready is None]
             limit = self._config.runtime.startup_timeout
             names = ", ".join(child.actor for child in late)
-            pid = late[0].process.pid or 0
+            pid = late[0].pid
             return Failure(late[0].actor, pid, "TimeoutError", f"not ready after startup_timeout={limit:g} s: {names}")
 
     async def wait_failed(self) -> Failure:
@@ -164,7 +175,7 @@ class Supervisor:
         except WouldBlock:
             pass
         except MailboxError as error:
-            child.failure = Failure(child.actor, child.process.pid or 0, type(error).__name__, str(error))
+            child.failure = Failure(child.actor, child.pid, type(error).__name__, str(error))
 
     async def _stop(self, grace: float) -> None:
         """Ask every child to stop, wait `grace` seconds in all, kill the rest, release everything; also when cancelled."""
@@ -181,9 +192,13 @@ class Supervisor:
                     child.process.kill()
             for child in started:
                 child.process.reap(timeout=None)
-            for child in self._children:
-                child.close()
-            self.topology.close()
+            self._release()
+
+    def _release(self) -> None:
+        """Close the mailboxes and forget the processes, which have ended or never begun."""
+        for child in self._children:
+            child.close()
+        self.topology.close()
 
     async def _wait_ended(self, children: Sequence[Child], seconds: float) -> list[Child]:
         """Wait until the processes have ended; returns those that have not after so many seconds."""
@@ -209,7 +224,7 @@ class Supervisor:
 
 def _process_info(child: Child) -> ProcessInfo:
     phases = child.ready.seconds if child.ready is not None else {}
-    return ProcessInfo(child.actor, child.boot.kind, child.process.pid or 0, child.ready_seconds, phases)
+    return ProcessInfo(child.actor, child.boot.kind, child.pid, child.ready_seconds, phases)
 
 
 class _Sentinels:

@@ -24,10 +24,14 @@ class Sender(Generic[M]):
     """Sends the messages of one union, in order. Owns its end of the ring and the handle; used from one event loop."""
 
     def __init__(self, handle: RingHandle, union: Any, epoch: int = 1) -> None:
-        """Attach as the only writer. Raises SchemaMismatch, or Broken when a writer is attached."""
+        """Attach as the only writer. Raises SchemaMismatch, or Broken when a writer is attached; then the handle is closed."""
         self._handle = handle
         self._codec = codec_of(union)
-        self._ring = RingWriter(handle, self._codec.fingerprint, epoch)
+        try:
+            self._ring = RingWriter(handle, self._codec.fingerprint, epoch)
+        except BaseException:
+            handle.close()
+            raise
         self._wake: Callable[[], None] = _nobody
         self._bell = Doorbell(handle.space_bell, lambda: self._wake())
         self._turn = asyncio.Lock()
@@ -121,10 +125,14 @@ class Receiver(Generic[M]):
     """Receives the messages of one union, in order. Owns its end of the ring and the handle; used from one event loop."""
 
     def __init__(self, handle: RingHandle, union: Any, slot: int = 0, epoch: int = 1) -> None:
-        """Attach as the only reader of a slot. Raises SchemaMismatch, or Broken when the slot is taken."""
+        """Attach as the only reader of a slot. Raises SchemaMismatch, or Broken when it is taken; then the handle is closed."""
         self._handle = handle
         self._codec = codec_of(union)
-        self._ring = RingReader(handle, self._codec.fingerprint, slot, epoch)
+        try:
+            self._ring = RingReader(handle, self._codec.fingerprint, slot, epoch)
+        except BaseException:
+            handle.close()
+            raise
         self._wake: Callable[[], None] = _nobody
         self._bell = Doorbell(handle.data_bells[slot], lambda: self._wake())
 

@@ -5,6 +5,8 @@ why the order of accesses holds.
 """
 
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -59,7 +61,8 @@ class RingHandle(msgspec.Struct, frozen=True):
 
     def duplicate(self) -> "RingHandle":
         """The same ring under new descriptors of this process."""
-        return RingHandle(self.name, os.dup(self.memory), os.dup(self.space_bell), [os.dup(b) for b in self.data_bells])
+        memory, space_bell, *data_bells = _open_all([partial(os.dup, fd) for fd in self.descriptors()])
+        return RingHandle(self.name, memory, space_bell, data_bells)
 
     def close(self) -> None:
         """Close the descriptors. Mappings stay."""
@@ -67,15 +70,31 @@ class RingHandle(msgspec.Struct, frozen=True):
             os.close(fd)
 
 
+def _open_all(makers: Sequence[Callable[[], int]]) -> list[int]:
+    """A descriptor from each, or none at all."""
+    made: list[int] = []
+    try:
+        made += (make() for make in makers)
+    except OSError:
+        for fd in made:
+            os.close(fd)
+        raise
+    return made
+
+
 def create_ring(name: str, capacity: int, fingerprint: int, readers: int = 1) -> RingHandle:
     """Make an empty ring. `capacity`, in bytes, is a power of two of at least one page; `fingerprint` that of the messages."""
     assert capacity >= PAGE, capacity
     assert capacity & (capacity - 1) == 0, capacity
     offset = data_offset(readers)
-    handle = RingHandle(
-        name, create_segment(name, offset + capacity), create_doorbell(), [create_doorbell() for _ in range(readers)]
-    )
-    memory = map_segment(handle.memory)
+    makers: list[Callable[[], int]] = [partial(create_segment, name, offset + capacity)]
+    segment, space_bell, *data_bells = _open_all(makers + [create_doorbell] * (1 + readers))
+    handle = RingHandle(name, segment, space_bell, data_bells)
+    try:
+        memory = map_segment(handle.memory)
+    except OSError:
+        handle.close()
+        raise
     words = words_of(memory, offset)
     words[W_CAPACITY], words[W_READERS], words[W_FINGERPRINT] = capacity, readers, fingerprint
     publish(words, W_MAGIC, MAGIC)

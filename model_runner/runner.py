@@ -100,6 +100,8 @@ class ModelRunner:
         tokens = np.full(len(step.rows), FAILED_TOKEN, dtype=np.int64)
         failures = self._compute(step, tokens) if len(step.rows) else []
         self._steps += 1
+        # One traceback tells the cause, and the result stays small enough to be sent however many fail.
+        failures[1:] = [msgspec.structs.replace(failure, traceback="") for failure in failures[1:]]
         return StepResult(step=plan.step, tokens=tokens[plan.sample].tolist(), failures=failures)
 
     def _check(self, number: int, step: StepRows) -> None:
@@ -118,9 +120,7 @@ class ModelRunner:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other requests down
             if len(step.rows) == 1:
                 return [_failure(0, error)]
-            failures = [f for index in range(len(step.rows)) for f in self._compute_alone(step, index, tokens)]
-            # One traceback tells the cause, and the result stays small enough to be sent however many fail.
-            return failures[:1] + [msgspec.structs.replace(failure, traceback="") for failure in failures[1:]]
+            return [failure for index in range(len(step.rows)) for failure in self._compute_alone(step, index, tokens)]
         indices = np.flatnonzero(step.sampled)
         good = indices[finite]
         tokens[good] = drawn[finite]
@@ -152,4 +152,4 @@ class ModelRunner:
 
 def _failure(index: int, error: Exception) -> RowFailure:
     trace = "".join(traceback.format_exception(error))
-    return RowFailure(index=index, kind=type(error).__name__, message=str(error)[:500], traceback=trace[-2000:])
+    return RowFailure(index=index, kind=type(error).__name__, message=str(error)[:200], traceback=trace[-2000:])

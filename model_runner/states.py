@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ipc.messages.plans import NewRow, StepPlan
-from ..ipc.messages.sampling import LOWEST_TEMPERATURE, SamplingParams
+from ..ipc.messages.sampling import SamplingParams
 
 
 class RowStates:
@@ -57,7 +57,7 @@ class RowStates:
         if not params.greedy and (params.seed is None or params.seed < 0):
             raise ValueError(f"seed of row {row} must be set before a request reaches a worker, got {params.seed}")
         self.greedy[row] = params.greedy
-        self.temperature[row] = max(params.temperature, LOWEST_TEMPERATURE)
+        self.temperature[row] = params.temperature
         self.top_k[row] = max(params.top_k, 0)
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p

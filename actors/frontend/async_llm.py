@@ -66,8 +66,8 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
     async def start(self) -> None:
         """Start the engine and wait until it can serve; later calls wait for the same start.
 
-        Raises ValueError for a model that cannot be used and EngineStartError with the reason of a process that failed; then
-        nothing is left running. Cancelling the wait does not stop the start.
+        Raises ValueError for a model that cannot be used, EngineStartError with the reason of a process that failed (nothing is
+        left running), EngineDeadError after the engine's death or shutdown. Cancelling the wait does not stop the start.
         """
         if self._host is None and self._error is None:
             self._host = TaskHost(self._run(), "engine")
@@ -85,7 +85,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
                 failure = await self._supervisor.wait_ready()
                 if failure is not None:
                     raise EngineStartError(failure_text(failure))
-                self._end(await self._serve(config, self._supervisor))
+                await self._serve(config, self._supervisor)
                 self._stopping = True
         except (ValueError, EngineStartError) as error:
             self._end(error)
@@ -101,8 +101,8 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         self._error = self._error or error
         self._settled.set()
 
-    async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> EngineDeadError:
-        """Serve requests until cancelled or until the engine cannot go on; returns why. Nobody is left waiting."""
+    async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> None:
+        """Serve requests until cancelled or until the engine cannot go on. Nobody is left waiting."""
         num_blocks = supervisor.ready_of("engine_core").num_blocks
         self.config = config
         topology = supervisor.topology
@@ -120,7 +120,6 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             self._outputs.fail_all(error)
             self._client.fail_calls(error)
             self._client.close()
-        return error
 
     async def _wait_failed(self, supervisor: Supervisor) -> Failure:
         """Run the frontend's tasks until a process dies or one of them fails."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from ...ipc.errors import Closed, WouldBlock
+from ...ipc.errors import Broken, Closed, WouldBlock
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.outputs import OutputMessage, UtilityReply
 from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, RequestMessage
@@ -19,10 +19,11 @@ class CoreClient:
         self._sender: Sender[RequestMessage] = Sender(requests, RequestMessage)
         self._receiver: Receiver[OutputMessage] = Receiver(outputs, OutputMessage)
         self._last = frontend << FRONTEND_SHIFT
-        self._aborts: deque[Abort] = deque()  # found no room; sent before anything else
+        self._aborts: deque[Abort] = deque()  # found no room; `flush_aborts` sends them in order
         self._aborts_wait = Signal()
         self._replies: dict[int, asyncio.Future[UtilityReply]] = {}
         self._error: Exception = EngineDeadError("the engine was shut down")  # of whoever sends after `close`
+        self._closed = asyncio.Event()
 
     def next_number(self) -> int:
         """A fresh number for a request or a call, unique in the engine."""
@@ -30,11 +31,15 @@ class CoreClient:
         return self._last
 
     async def send(self, message: RequestMessage) -> None:
-        """Send, waiting for room: a core that is busy holds its frontends back. After `close`, the error of `fail_calls`."""
+        """Send, waiting for room: a core that is busy holds its frontends back.
+
+        When the core is gone, raises the error of `fail_calls`, once that is known.
+        """
         try:
             await self._sender.send(message)
-        except Closed:
-            raise self._error from None
+        except (Closed, Broken):
+            await self._closed.wait()
+            raise type(self._error)(*self._error.args) from None  # one each: raising an exception writes to it
 
     def abort(self, request: int) -> None:
         """Have the core drop a request. Never waits: without room it is sent by `flush_aborts`."""
@@ -42,6 +47,8 @@ class CoreClient:
             if self._aborts:
                 raise WouldBlock("earlier ones wait")
             self._sender.send_nowait(Abort(request))
+        except (Closed, Broken):  # no core, no request
+            pass
         except WouldBlock:
             self._aborts.append(Abort(request))
             self._aborts_wait.set()
@@ -85,9 +92,10 @@ class CoreClient:
         self._error = error
         for future in self._replies.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(type(error)(*error.args))
 
     def close(self) -> None:
         """Release the mailboxes."""
         self._sender.close()
         self._receiver.close()
+        self._closed.set()

@@ -84,7 +84,9 @@ class OutputProcessor:
         """Deliver to one live request; a fault ends that request alone, and the answer is False."""
         try:
             self._apply(self._states[delta.request], delta, now)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, a tokenizer's panic too, is this request's alone
             logger.exception("request %s failed in the frontend", self._states[delta.request].external_id)
             self.fail(delta.request, EngineGenerateError(f"frontend0: {type(error).__name__}: {error}"))
             return False

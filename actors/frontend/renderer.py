@@ -73,7 +73,10 @@ class Renderer:
     def _chat_template(self) -> tuple[str, dict[str, str]]:
         """The template and the special tokens it may name."""
         file = self._directory / "tokenizer_config.json"
-        config: dict[str, Any] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+        try:
+            config = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{file} is not a JSON object: {error}") from None
         separate = self._directory / "chat_template.jinja"
         template = separate.read_text(encoding="utf-8") if separate.exists() else config.get("chat_template")
         if isinstance(template, list):  # several by name

