@@ -14,35 +14,63 @@ from .parking import wait_any
 from .ring import RingHandle, RingReader, RingWriter
 
 M = TypeVar("M")
+R = TypeVar("R", RingWriter, RingReader)
 
 
 def _nobody() -> None:
     """Called when a bell rings that nobody waits for."""
 
 
-class Sender(Generic[M]):
-    """Sends the messages of one union, in order. Owns its end of the ring and the handle; used from one event loop."""
+class _End(Generic[R]):
+    """What both ends share: the handle, which they own, the bell, parking and closing."""
 
-    def __init__(self, handle: RingHandle, union: Any, epoch: int = 1) -> None:
-        """Attach as the only writer. Raises SchemaMismatch, or Broken when a writer is attached; then the handle is closed."""
+    def __init__(self, handle: RingHandle, bell: int, attach: Callable[[], R]) -> None:
         self._handle = handle
-        self._codec = codec_of(union)
         try:
-            self._ring = RingWriter(handle, self._codec.fingerprint, epoch)
+            self._ring: R = attach()
         except BaseException:
             handle.close()
             raise
         self._wake: Callable[[], None] = _nobody
-        self._bell = Doorbell(handle.space_bell, lambda: self._wake())
-        self._turn = asyncio.Lock()
-        self._sending = 0  # sends that have begun; the lock alone is free for a moment between two of them
-        self._wanted = 0  # payload bytes of the record that waits for room
-        self._discard = False  # a fragmented message was cancelled midway; tell the reader before anything else
+        self._bell = Doorbell(bell, lambda: self._wake())
 
     @property
     def name(self) -> str:
         """Name of the mailbox, for errors and logs."""
         return self._ring.name
+
+    def arm(self, wake: Callable[[], None]) -> None:
+        """See Parkable."""
+        self._ring.park()
+        self._wake = wake
+        self._bell.listen()
+
+    def disarm(self) -> None:
+        """See Parkable."""
+        self._ring.unpark()
+        self._wake = _nobody
+
+    def close(self) -> None:
+        """Tell the other side and give back the memory; whoever waits at this end gets Closed. A second call does nothing."""
+        if not self._ring.closed:
+            self._ring.close()
+            self._bell.close()
+            self._ring.unmap()
+            self._handle.close()
+            self._wake()
+
+
+class Sender(_End[RingWriter], Generic[M]):
+    """Sends the messages of one union, in order. Owns its end of the ring and the handle; used from one event loop."""
+
+    def __init__(self, handle: RingHandle, union: Any, epoch: int = 1) -> None:
+        """Attach as the only writer. Raises SchemaMismatch, or Broken when a writer is attached; then the handle is closed."""
+        self._codec = codec_of(union)
+        super().__init__(handle, handle.space_bell, lambda: RingWriter(handle, self._codec.fingerprint, epoch))
+        self._turn = asyncio.Lock()
+        self._sending = 0  # sends that have begun; the lock alone is free for a moment between two of them
+        self._wanted = 0  # payload bytes of the record that waits for room
+        self._discard = False  # a fragmented message was cancelled midway; tell the reader before anything else
 
     @property
     def largest_nowait(self) -> int:
@@ -96,50 +124,19 @@ class Sender(Generic[M]):
             self._wanted = len(payload)
             await wait_any([self])
 
-    def arm(self, wake: Callable[[], None]) -> None:
-        """See Parkable."""
-        self._ring.park()
-        self._wake = wake
-        self._bell.listen()
-
     def ready(self) -> bool:
         """Whether the record that waits has room."""
         return self._ring.has_room_for(self._wanted)
 
-    def disarm(self) -> None:
-        """See Parkable."""
-        self._ring.unpark()
-        self._wake = _nobody
 
-    def close(self) -> None:
-        """End the stream and give back the memory; a `send` that waits raises Closed. A second call does nothing."""
-        if not self._ring.closed:
-            self._ring.close()
-            self._bell.close()
-            self._ring.unmap()
-            self._handle.close()
-            self._wake()
-
-
-class Receiver(Generic[M]):
+class Receiver(_End[RingReader], Generic[M]):
     """Receives the messages of one union, in order. Owns its end of the ring and the handle; used from one event loop."""
 
     def __init__(self, handle: RingHandle, union: Any, slot: int = 0, epoch: int = 1) -> None:
         """Attach as the only reader of a slot. Raises SchemaMismatch, or Broken when it is taken; then the handle is closed."""
-        self._handle = handle
         self._codec = codec_of(union)
-        try:
-            self._ring = RingReader(handle, self._codec.fingerprint, slot, epoch)
-        except BaseException:
-            handle.close()
-            raise
-        self._wake: Callable[[], None] = _nobody
-        self._bell = Doorbell(handle.data_bells[slot], lambda: self._wake())
-
-    @property
-    def name(self) -> str:
-        """Name of the mailbox, for errors and logs."""
-        return self._ring.name
+        bell = handle.data_bells[slot]
+        super().__init__(handle, bell, lambda: RingReader(handle, self._codec.fingerprint, slot, epoch))
 
     def receive_nowait(self) -> M:
         """The next message. Raises WouldBlock when there is none yet; EndOfStream, Broken as `receive`."""
@@ -166,26 +163,6 @@ class Receiver(Generic[M]):
             except WouldBlock:
                 await wait_any([self])
 
-    def arm(self, wake: Callable[[], None]) -> None:
-        """See Parkable."""
-        self._ring.park()
-        self._wake = wake
-        self._bell.listen()
-
     def ready(self) -> bool:
         """Whether `receive_nowait` would not raise WouldBlock."""
         return self._ring.readable()
-
-    def disarm(self) -> None:
-        """See Parkable."""
-        self._ring.unpark()
-        self._wake = _nobody
-
-    def close(self) -> None:
-        """Leave the slot and give back the memory; a waiting `receive` raises Closed. A second call does nothing."""
-        if not self._ring.closed:
-            self._ring.close()
-            self._bell.close()
-            self._ring.unmap()
-            self._handle.close()
-            self._wake()

@@ -13,13 +13,22 @@ from ringpost.ipc.codec import codec_of
 from ringpost.ipc.errors import WouldBlock
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta, UtilityReply
-from ringpost.ipc.ring import RingHandle, create_ring
+from ringpost.ipc.ring import RingHandle, RingReader, RingWriter, create_ring
 
+HALF = 2048 - 16  # payload of a record of half a ring of 4096 bytes
 PEER = Path(__file__).with_name("mailbox_peer.py")
 
 
 def make_ring(capacity: int = 4096, readers: int = 1, union: Any = OutputMessage) -> RingHandle:
     return create_ring("test", capacity, codec_of(union).fingerprint, readers)
+
+
+@contextmanager
+def ring_for_two() -> Iterator[RingHandle]:
+    """A ring of 4096 bytes with two reader slots and fingerprint 7."""
+    ring = create_ring("requests[0,0]", 4096, 7, readers=2)
+    yield ring
+    ring.close()
 
 
 @contextmanager
@@ -74,3 +83,27 @@ async def peer(mode: str, *handles: RingHandle, **options: int) -> AsyncIterator
         await process.wait()
         raise
     assert code == 0, f"{mode} ended with code {code}"
+
+
+def receive_all(receiver: Receiver[Any]) -> list[Any]:
+    """What is waiting."""
+    received = []
+    with suppress(WouldBlock):
+        while True:
+            received.append(receiver.receive_nowait())
+    return received
+
+
+def write_all(writer: RingWriter, *sizes: int) -> None:
+    for size in sizes:
+        assert writer.try_write(bytes([size % 251]) * size), size
+
+
+def read_all(reader: RingReader) -> list[int]:
+    """Sizes of what is waiting."""
+    sizes = []
+    while (view := reader.peek()) is not None:
+        assert bytes(view) == bytes([len(view) % 251]) * len(view)
+        sizes.append(len(view))
+        reader.advance()
+    return sizes

@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from mailboxes import make_ring
+from mailboxes import make_ring, receive_all
 
 from ringpost.actors.errors import EngineDeadError
 from ringpost.actors.frontend.core_client import CoreClient
-from ringpost.ipc.errors import WouldBlock
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
 from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage
@@ -35,15 +33,6 @@ def client_and_core() -> Iterator[tuple[CoreClient, Receiver[RequestMessage], Se
 
 def add(request: int, tokens: int = 1) -> AddRequest:
     return AddRequest(request, "r", [1] * tokens, SamplingParams(seed=0), 0.0)
-
-
-def receive_all(receiver: Receiver[Any]) -> list[Any]:
-    received = []
-    try:
-        while True:
-            received.append(receiver.receive_nowait())
-    except WouldBlock:
-        return received
 
 
 async def turns(count: int = 5) -> None:

@@ -6,22 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mailboxes import fill, joined, note
+from mailboxes import fill, joined, note, receive_all
 
 from ringpost.actors.engine_core.output_port import OutputPort, merge_deltas
 from ringpost.ipc.errors import WouldBlock
 from ringpost.ipc.messages.outputs import StepOutputs, TokenDelta, UtilityReply
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-def receive_all(receiver: Any) -> list[Any]:
-    received = []
-    try:
-        while True:
-            received.append(receiver.receive_nowait())
-    except WouldBlock:
-        return received
 
 
 def test_a_step_is_one_message_when_there_is_room() -> None:

@@ -4,33 +4,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from mailboxes import HALF, read_all, ring_for_two, write_all
 
 from ringpost.ipc.errors import Broken, Closed, EndOfStream
-from ringpost.ipc.ring import RingHandle, RingReader, RingWriter, create_ring, mark_gone
-
-HALF = 2048 - 16  # payload of a record of half the ring
+from ringpost.ipc.ring import RingHandle, RingReader, RingWriter, mark_gone
 
 
 @pytest.fixture
 def handle() -> Iterator[RingHandle]:
-    ring = create_ring("requests[0,0]", 4096, 7, readers=2)
-    yield ring
-    ring.close()
-
-
-def write_all(writer: RingWriter, *sizes: int) -> None:
-    for size in sizes:
-        assert writer.try_write(bytes([size % 251]) * size), size
-
-
-def read_all(reader: RingReader) -> list[int]:
-    """Sizes of what is waiting."""
-    sizes = []
-    while (view := reader.peek()) is not None:
-        assert bytes(view) == bytes([len(view) % 251]) * len(view)
-        sizes.append(len(view))
-        reader.advance()
-    return sizes
+    with ring_for_two() as ring:
+        yield ring
 
 
 def test_what_was_published_comes_before_the_end_of_the_stream(handle: RingHandle) -> None:
