@@ -59,16 +59,6 @@ class Scheduler:
         """Whether a request is unfinished or a step's result is still to come."""
         return bool(self.requests or self.in_flight)
 
-    @property
-    def num_running(self) -> int:
-        """Requests that hold a row."""
-        return len(self.running)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that have not been admitted yet."""
-        return len(self.waiting)
-
     def stats(self) -> Stats:
         """Numbers of this moment."""
         pool = self.kv_cache_manager.pool

@@ -74,15 +74,20 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _take_messages(self) -> None:
         for message in self._executor.results():
             self.dispatch(message)
-        receivers: list[Receiver[Any]] = [self._control, *self._requests]
-        for receiver in receivers:
-            try:
-                while True:
-                    self.dispatch(receiver.receive_nowait())
-            except WouldBlock:
-                continue
-            except EndOfStream:  # the frontend or the supervisor left in good order; Stop has come or will come
-                self._stopping = True
+        supervised = self._drain(self._control)
+        self._requests = [receiver for receiver in self._requests if self._drain(receiver)]
+        if not supervised or not self._requests:  # nobody is left to serve
+            self._stopping = True
+
+    def _drain(self, receiver: Receiver[Any]) -> bool:
+        """Take everything that waits in a mailbox; False when its writer closed it and nothing more will come."""
+        try:
+            while True:
+                self.dispatch(receiver.receive_nowait())
+        except WouldBlock:
+            return True
+        except EndOfStream:
+            return False
 
     async def _plan_step(self) -> bool:
         """Plan and send a step; False when there is nothing to compute or enough is in flight."""

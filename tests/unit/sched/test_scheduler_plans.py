@@ -98,7 +98,7 @@ def test_at_most_max_num_seqs_run_and_the_lowest_row_is_reused() -> None:
     for number, max_tokens in ((1, 1), (2, 3), (3, 1)):
         scheduler.add(request(number, prompt=1, max_tokens=max_tokens))
     first = run_step(scheduler)
-    assert ([new.row for new in first.new], scheduler.num_running, scheduler.num_waiting) == ([0, 1], 1, 1)
+    assert ([new.row for new in first.new], scheduler.stats().running, scheduler.stats().waiting) == ([0, 1], 1, 1)
     second = run_step(scheduler)
     assert [(new.row, new.request) for new in second.new] == [(0, 3)]
     assert second.rows == [1, 0]
@@ -111,7 +111,7 @@ def test_a_request_waits_until_its_worst_case_fits() -> None:
     scheduler.add(request(3, prompt=1, max_tokens=1))  # one block, which is there, but its turn comes later
     for _ in range(9):
         assert [new.request for new in run_step(scheduler).new] in ([1], [])
-    assert scheduler.num_waiting == 2
+    assert scheduler.stats().waiting == 2
     assert [new.request for new in run_step(scheduler).new] == [2, 3]
 
 

@@ -304,7 +304,7 @@ class Histories(RuleBasedStateMachine):
         check_integrity(self.scheduler)
         stats = self.scheduler.stats()
         assert (stats.running, stats.waiting) == (len(self.running), len(self.waiting))
-        assert (self.scheduler.num_running, self.scheduler.num_waiting) == (stats.running, stats.waiting)
+        assert (self.scheduler.stats().running, self.scheduler.stats().waiting) == (stats.running, stats.waiting)
         assert stats.free_blocks == self.num_blocks - sum(map(len, self.running.values()))
         assert self.scheduler.has_work == bool(self.known or self.planned)
 

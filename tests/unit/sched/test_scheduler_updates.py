@@ -193,7 +193,7 @@ def test_a_request_that_can_never_fit_is_refused_with_numbers() -> None:
     assert "at most 13" in str(error)
     assert isinstance(error, ValueError)
     check_integrity(scheduler)
-    assert scheduler.num_waiting == 1
+    assert scheduler.stats().waiting == 1
 
 
 def test_the_worst_case_is_capped_at_the_model_length() -> None:
