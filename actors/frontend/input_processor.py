@@ -7,6 +7,7 @@ from typing import TypedDict
 import msgspec
 
 from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.requests import AddRequest
 from ...ipc.messages.sampling import MAX_SEED, SamplingParams
 from .renderer import Renderer
@@ -27,8 +28,12 @@ class TokensPrompt(TypedDict):
 Prompt = str | list[int] | TextPrompt | TokensPrompt
 
 
+def _wrong(message: str, code: str | None = None) -> ParameterError:
+    return ParameterError(message, "prompt", code)
+
+
 class InputProcessor:
-    """Everything that is wrong with a request is said here, as a ValueError with the field and the value."""
+    """Everything that is wrong with a request is said here, as a ParameterError with the field and the value."""
 
     def __init__(self, config: EngineConfig, renderer: Renderer, num_blocks: int) -> None:
         self._renderer = renderer
@@ -42,7 +47,7 @@ class InputProcessor:
     def check(self, prompt: Prompt, params: SamplingParams) -> str | list[int]:
         """What can be checked without tokenising; returns the text, or a copy of the token ids."""
         if not isinstance(params, SamplingParams):
-            raise ValueError(f"sampling_params must be a SamplingParams, got {params!r}")
+            raise ParameterError(f"sampling_params must be a SamplingParams, got {params!r}", "sampling_params")
         for token in params.stop_token_ids:
             self._check_id("stop_token_ids", token)
         content = self._content(prompt)
@@ -56,9 +61,9 @@ class InputProcessor:
     def check_request_id(request_id: str) -> str:
         """The caller's id as plain text that can cross to the core."""
         if not isinstance(request_id, str):
-            raise ValueError(f"request_id must be text, got {request_id!r:.100}")
+            raise ParameterError(f"request_id must be text, got {request_id!r:.100}", "request_id")
         if any("\ud800" <= character <= "\udfff" for character in request_id):
-            raise ValueError(f"request_id must not hold a lone surrogate, got {request_id!r:.100}")
+            raise ParameterError(f"request_id must not hold a lone surrogate, got {request_id!r:.100}", "request_id")
         return str(request_id)
 
     @staticmethod
@@ -67,40 +72,47 @@ class InputProcessor:
         content: object = prompt
         if isinstance(prompt, dict):
             if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
-                raise ValueError(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {list(prompt)}")
+                raise _wrong(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {list(prompt)}")
             ((key, content),) = prompt.items()
             if isinstance(content, str) != (key == "prompt"):
-                raise ValueError(f"prompt['{key}'] must be {'text' if key == 'prompt' else 'token ids'}, got {content!r:.100}")
+                raise _wrong(f"prompt['{key}'] must be {'text' if key == 'prompt' else 'token ids'}, got {content!r:.100}")
         if isinstance(content, str):
             return content
         if isinstance(content, list | tuple):
             if content and isinstance(content[0], dict):
-                raise ValueError(
+                raise _wrong(
                     f"prompt must be text or token ids, got messages; make a prompt of them: chat_prompt({content!r:.50}...)"
                 )
             return list(content)
-        raise ValueError(f"prompt must be text, a list of token ids or a dict of either, got {content!r:.100}")
+        raise _wrong(f"prompt must be text, a list of token ids or a dict of either, got {content!r:.100}")
 
     def _check_id(self, field: str, token: object) -> None:
         if type(token) is not int or not 0 <= token < self._vocab_size:  # a subclass could not be encoded
-            raise ValueError(f"{field} must hold token ids from 0 to {self._vocab_size - 1}, got {token!r:.100}")
+            raise ParameterError(f"{field} must hold token ids from 0 to {self._vocab_size - 1}, got {token!r:.100}", field)
 
     def _check_length(self, length: int) -> None:
         if length == 0:
-            raise ValueError("prompt must not be empty: it gives no tokens")
+            raise _wrong("prompt must not be empty: it gives no tokens")
         if length >= self._max_model_len:
-            raise ValueError(
-                f"prompt has {length} tokens; with max_model_len={self._max_model_len} it may have at most "
-                f"{self._max_model_len - 1}, to leave room for an answer"
-            )
+            raise self._too_long(f"{length} tokens")
+
+    def _too_long(self, length: str) -> ParameterError:
+        limit = self._max_model_len
+        return _wrong(
+            f"prompt has {length}; with max_model_len={limit} it may have at most {limit - 1} tokens, to leave room for an answer",
+            "context_length_exceeded",
+        )
 
     async def process(self, request: int, external_id: str, content: str | list[int], params: SamplingParams) -> AddRequest:
-        """The message for a checked prompt. Raises ValueError for what shows only in tokens or against the cache's size."""
+        """The message for a checked prompt. Raises ParameterError for what shows only in tokens or against the cache's size."""
         arrival = time.monotonic()
         if isinstance(content, str):
+            least = self._renderer.least_tokens(content)
+            if least >= self._max_model_len:  # nobody waits for megabytes to be tokenised only to be refused
+                raise self._too_long(f"{len(content)} characters, which are at least {least} tokens")
             content = await self._renderer.encode(content)
             self._check_length(len(content))
-            self._check_id("prompt (through the tokenizer)", max(content))  # a tokenizer may know more than the model
+            self._check_id("prompt", max(content))  # a tokenizer may know more ids than the model
         return AddRequest(
             request,
             external_id,
@@ -118,7 +130,7 @@ class InputProcessor:
             max_tokens = max(1, min(self._max_model_len, cache_tokens + 1) - length)
         max_tokens = min(max_tokens, self._max_model_len - length)
         if length + max_tokens - 1 > cache_tokens:  # the last token is never computed
-            raise ValueError(
+            raise _wrong(
                 f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache of {cache_tokens} tokens "
                 f"({self._num_blocks} blocks of {self._block_size})"
             )

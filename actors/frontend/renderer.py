@@ -9,6 +9,7 @@ import msgspec
 from tokenizers import Tokenizer, decoders
 
 from ...ipc.messages.config import Checkpoint
+from ...ipc.messages.errors import ParameterError
 from .detokenizer import Detokenizer, Vocabulary
 
 _INLINE_CHARACTERS = 4096  # a longer text is tokenised in a thread, so that it holds nobody up
@@ -30,13 +31,21 @@ class Renderer:
         self.tokenizer.no_padding()
         byte_level = isinstance(self.tokenizer.decoder, decoders.ByteLevel)
         self._vocabulary = Vocabulary(self.tokenizer, byte_level=byte_level)
+        # Where characters may vanish before the split into tokens, a text's length says nothing.
+        exact = byte_level and self.tokenizer.normalizer is None
+        self._longest_token = max(map(len, self.tokenizer.get_vocab())) if exact else None
+
+    def least_tokens(self, text: str) -> int:
+        """A bound from below on the tokens of a text, known without tokenising it."""
+        return 0 if self._longest_token is None else len(text) // self._longest_token
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. Raises ValueError for text that is no valid Unicode."""
+        """Token ids of a text. Raises ParameterError for text that is no valid Unicode."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"prompt holds a lone surrogate, {text[error.start]!r} at character {error.start}") from None
+            message = f"prompt holds a lone surrogate, {text[error.start]!r} at character {error.start}"
+            raise ParameterError(message, "prompt") from None
         if len(text) <= _INLINE_CHARACTERS:
             return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
         # encode_batch gives up the GIL while it works; encode does not.
@@ -55,7 +64,7 @@ class Renderer:
     def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
         """The prompt for a conversation, by the model's own template (sandboxed), ready for the assistant's turn.
 
-        Raises ValueError when the model has no template, or the template refuses the messages.
+        Raises ParameterError when the model has no template, or the template refuses the messages.
         """
         # transformers takes a while to import and is needed for conversations only.
         from jinja2 import TemplateError  # noqa: PLC0415
@@ -67,7 +76,7 @@ class Renderer:
                 conversations=[list(messages)], chat_template=template, add_generation_prompt=True, **tokens
             )
         except (TemplateError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"messages: the chat template refuses them: {error}") from error
+            raise ParameterError(f"messages: the chat template refuses them: {error}", "messages") from error
         return str(rendered[0])
 
     def _chat_template(self) -> tuple[str, dict[str, str]]:
@@ -82,7 +91,8 @@ class Renderer:
         if isinstance(template, list):  # several by name
             template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
         if not isinstance(template, str):
-            raise ValueError(f"messages: the model in {self._directory} has no chat template; send a prompt instead")
+            message = f"messages: the model in {self._directory} has no chat template; send a prompt instead"
+            raise ParameterError(message, "messages")
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         values = {name: config[name] for name in names if config.get(name)}
         return template, {name: v["content"] if isinstance(v, dict) else str(v) for name, v in values.items()}

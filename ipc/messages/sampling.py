@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from .errors import ParameterError
+
 MAX_SEED = 2**63 - 1
 GREEDY_BELOW = 1e-5  # a lower temperature is greedy: the argmax without noise
 LOWEST_TEMPERATURE = 1e-2  # a temperature between the two is raised to this, so that logits / temperature stays finite
@@ -20,8 +22,8 @@ class RequestOutputKind(StrEnum):
     FINAL_ONLY = "final_only"  # one output, at the end
 
 
-def _fail(field: str, value: object, wanted: str) -> ValueError:
-    return ValueError(f"{field} must be {wanted}, got {value!r}")
+def _fail(field: str, value: object, wanted: str) -> ParameterError:
+    return ParameterError(f"{field} must be {wanted}, got {value!r:.100}", field)
 
 
 def _number(field: str, value: Any, low: float, high: float, wanted: str, *, low_open: bool = False) -> float:
@@ -62,7 +64,7 @@ def _output_kind(field: str, value: Any) -> RequestOutputKind:
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How to choose tokens and when to stop. Names, defaults and ranges are vLLM's.
 
-    Raises ValueError, naming the field and the value, for a wrong type or range. Instances are immutable and keep no
+    Raises ParameterError (a ValueError), naming the field and the value, for a wrong type or range. Instances are immutable and keep no
     reference to a list passed in.
     """
 
