@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 import msgspec
-import uvloop
 
 from ..ipc.errors import MailboxError
 from ..ipc.mailbox import Receiver, Sender
@@ -23,6 +22,7 @@ from ..ipc.messages.failure import Failure
 from ..ipc.ring import RingHandle
 from .errors import ActorFailed
 from .logs import configure_logging, logger
+from .loops import loop_factory
 
 EXIT_FAILED = 1
 MESSAGE_LIMIT, TRACEBACK_LIMIT = 2000, 8000  # characters of a Failure, so that it always fits a mailbox
@@ -108,12 +108,11 @@ def run_actor(main: Main) -> NoReturn:
     _die_with(boot.supervisor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging(boot.actor, boot.config.runtime, boot.rank)
-    factory = uvloop.new_event_loop if boot.config.runtime.loop == "uvloop" else asyncio.new_event_loop
     control = Control(boot)
     code = 0
     try:
         control.sender.send_nowait(Hello(boot.actor, os.getpid(), boot.epoch))
-        with asyncio.Runner(loop_factory=factory) as runner:
+        with asyncio.Runner(loop_factory=loop_factory(boot.config.runtime)) as runner:
             runner.run(main(boot, control))
     except BaseException as error:  # noqa: BLE001 (whatever it is, the supervisor must learn it)
         code = EXIT_FAILED

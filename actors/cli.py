@@ -2,26 +2,30 @@
 of the user's, 1 for a failure of the engine's."""
 
 import argparse
-import asyncio
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import NoReturn, Protocol, cast
 
-from ..ipc.messages.sampling import SamplingParams
-from .complete import complete
-from .config import add_engine_arguments, engine_config, engine_options
 from .errors import EngineError, EngineStartError
-from .logs import configure_logging
 
-_SAMPLING = {
-    "max_tokens": (int, "tokens of the answer (default 128)"),
-    "temperature": (float, "0 is greedy (default 1)"),
-    "top_p": (float, "keep the likeliest tokens up to this probability (default 1: all)"),
-    "top_k": (int, "keep this many of the likeliest tokens (default 0: all)"),
-    "min_p": (float, "keep tokens at least this likely relative to the likeliest (default 0: all)"),
+_COMMANDS = {
+    "serve": "an HTTP server with OpenAI's API",
+    "chat": "a conversation in the terminal, with a server or an engine of its own",
+    "complete": "answer one prompt, streamed to the terminal",
 }
 EXIT_MISTAKE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
+
+
+class _Command(Protocol):
+    """A module of this package, named like its command. Only the one that is asked for is imported."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run it; returns the exit code. Raises ValueError for a mistake, EngineError for a failure."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,36 +35,29 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_MISTAKE, f"{self.prog}: {message}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str) -> argparse.ArgumentParser:
     parser = _Parser(prog="ringpost", description="An LLM inference engine of asyncio actors.")
     parser.add_argument("--version", action="version", version=f"ringpost {version('ringpost')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    command = commands.add_parser("complete", help="answer one prompt, streamed to the terminal")
-    command.add_argument("prompt", metavar="PROMPT", help="text to go on from")
-    command.add_argument("--model", default="smollm2", help="alias, directory, .gguf file or hub id (default: %(default)s)")
-    command.add_argument("--chat", action="store_true", help="put the prompt to the model as a user's message")
-    command.add_argument("--stats", action="store_true", help="print the processes, time to first token and tokens/s")
-    sampling = command.add_argument_group("sampling")
-    for name, (kind, text) in _SAMPLING.items():
-        flag = "--" + name.replace("_", "-")
-        sampling.add_argument(flag, type=kind, metavar="VALUE", default=argparse.SUPPRESS, help=text)
-    sampling.add_argument("--ignore-eos", action="store_true", default=argparse.SUPPRESS, help="go on after the model's end")
-    add_engine_arguments(command)
-    command.set_defaults(max_tokens=128)
+    for name, text in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=f"Ringpost: {text}.")
+        if name == asked:
+            module = cast("_Command", importlib.import_module(f".{name}", __package__))
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = _parser(words[0] if words else "")
+    if not words:
+        parser.print_help(sys.stderr)
+        return EXIT_MISTAKE
+    arguments = parser.parse_args(words)
     try:
-        params = SamplingParams(
-            **{name: getattr(arguments, name) for name in (*_SAMPLING, "ignore_eos") if hasattr(arguments, name)}
-        )
-        config = engine_config(**engine_options(arguments))
-        configure_logging("frontend0", config.runtime)
-        asyncio.run(complete(config, arguments.prompt, params, chat=arguments.chat, stats=arguments.stats))
+        code: int = arguments.run(arguments)
     except (ValueError, EngineError) as error:
         line = " ".join(str(error).splitlines())
         print(f"ringpost {arguments.command}: {line}", file=sys.stderr)  # noqa: T201
@@ -69,4 +66,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return 0
+    return code

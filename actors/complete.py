@@ -1,5 +1,7 @@
 """`ringpost complete`: one answer, streamed to the terminal, with an engine that lives as long as the command."""
 
+import argparse
+import asyncio
 import os
 import sys
 import time
@@ -9,9 +11,33 @@ import msgspec
 
 from ..ipc.messages.config import EngineConfig
 from ..ipc.messages.sampling import SamplingParams
+from .config import add_engine_arguments, engine_config, engine_options
 from .frontend.async_llm import AsyncLLM
 from .frontend.input_processor import Prompt
+from .logs import configure_logging
+from .loops import loop_factory
+from .sampling_options import add_sampling_arguments, sampling_params
 from .supervisor import ProcessInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("prompt", metavar="PROMPT", help="text to go on from")
+    parser.add_argument("--model", default="smollm2", help="alias, directory, .gguf file or hub id (default: %(default)s)")
+    parser.add_argument("--chat", action="store_true", help="put the prompt to the model as a user's message")
+    parser.add_argument("--stats", action="store_true", help="print the processes, time to first token and tokens/s")
+    add_sampling_arguments(parser)
+    add_engine_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Body of the command; returns its exit code."""
+    params = sampling_params(arguments)
+    config = engine_config(**engine_options(arguments))
+    configure_logging("frontend0", config.runtime)
+    with asyncio.Runner(loop_factory=loop_factory(config.runtime)) as runner:
+        runner.run(complete(config, arguments.prompt, params, chat=arguments.chat, stats=arguments.stats))
+    return 0
 
 
 async def complete(config: EngineConfig, prompt: str, params: SamplingParams, *, chat: bool, stats: bool) -> None:

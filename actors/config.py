@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..ipc.messages.config import Checkpoint, EngineConfig, SubConfig
+from ..ipc.messages.config import ApiConfig, Checkpoint, EngineConfig, SubConfig
 from ..model_runner.checkpoint.resolve import resolve_checkpoint
 
 
@@ -60,7 +60,10 @@ def _wanted(info: msgspec.inspect.Type) -> str:
         case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
             noun = "an integer" if isinstance(info, msgspec.inspect.IntType) else "a number"
             low = f" of at least {info.ge}" if info.ge is not None else f" above {info.gt}" if info.gt is not None else ""
-            return noun + low
+            high = f", at most {info.le}" if info.le is not None and info.le < 2**31 else ""
+            return noun + low + high
+        case msgspec.inspect.VarTupleType():
+            return "one or more times " + _wanted(info.item_type)
         case msgspec.inspect.NoneType():
             return "None"
         case _:
@@ -77,21 +80,27 @@ def check_config(config: EngineConfig) -> EngineConfig:
         raise ValueError(f"config: {error}") from None
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add every option but the model to a command's parser, as strings; `engine_config` checks them."""
+def add_engine_arguments(parser: argparse.ArgumentParser, *, server: bool = False) -> None:
+    """Add every option but the model to a command's parser, as strings; `engine_config` checks them.
+
+    The options of the HTTP server are left out unless the command is one.
+    """
     for name, kind in _groups():
+        if kind is ApiConfig and not server:
+            continue
         group = parser.add_argument_group(name)
         for field in msgspec.structs.fields(kind):
             if field.name != "model":
                 flag = "--" + field.name.replace("_", "-")
-                group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=_help(field))
+                several = {"nargs": "+"} if isinstance(field.default, tuple) else {}
+                group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=_help(field), **several)
 
 
 def _help(field: msgspec.structs.FieldInfo) -> str:
     """The description in a field's Annotated type, what it takes and its default."""
     info = msgspec.inspect.type_info(field.type)
     schema = (info.extra_json_schema if isinstance(info, msgspec.inspect.Metadata) else None) or {}
-    default = "" if field.default is None else f"; default {field.default}"
+    default = "" if field.default in (None, ()) else f"; default {field.default}"
     return f"{schema.get('description', '')} ({_wanted(info).removesuffix(' or None')}{default})".replace("%", "%%")
 
 

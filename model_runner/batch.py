@@ -10,6 +10,7 @@ from ..ipc.messages.plans import StepPlan
 from ..kernels.interface import AttentionBatch, KernelSet
 from .inputs import StepInputs
 from .kv_cache import KVCache
+from .logit_changes import LogitChanges
 from .sampler import SamplingBatch
 from .states import RowStates
 
@@ -79,3 +80,11 @@ def sampling_batch(step: StepRows, states: RowStates) -> SamplingBatch:
         seeds=torch.from_numpy(states.seeds[rows]),
         positions=torch.from_numpy(step.ends[step.sampled]),
     )
+
+
+def logit_changes(step: StepRows, states: RowStates) -> LogitChanges | None:
+    """What the requests that yield a token change in their logits; None if nothing."""
+    if not states.changes:
+        return None
+    rows, ends = step.rows[step.sampled].tolist(), step.ends[step.sampled].tolist()
+    return LogitChanges.from_rows([states.changes.get(row) for row in rows], ends)

@@ -17,7 +17,7 @@ from ..ipc.messages.config import EngineConfig
 from ..ipc.messages.plans import StepPlan
 from ..ipc.messages.results import RowFailure, StepResult, WorkerDescription
 from ..kernels.select import select_kernels
-from .batch import StepRows, build_inputs, sampling_batch
+from .batch import StepRows, build_inputs, logit_changes, sampling_batch
 from .dtypes import resolve_dtype
 from .kv_cache import KVCache, max_blocks
 from .loading import OnProgress, load_model, weight_layers
@@ -52,6 +52,7 @@ class ModelRunner:
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=self._max_model_len,
             block_size=config.cache.block_size,
+            eos_token_ids=config.checkpoint.eos_token_ids,
         )
         self._cache: KVCache | None = None
         self._steps = 0
@@ -137,8 +138,10 @@ class ModelRunner:
         logits = self._model(build_inputs(step, self._states, self._cache, self._kernels), self._cache)
         if logits.shape[0] == 0:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_)
-        drawn = self._sampler.sample(logits, sampling_batch(step, self._states))
-        # A NaN or an infinity wins any argmax, so looking at the winner finds it in the row.
+        changes = logit_changes(step, self._states)
+        changed = logits if changes is None else changes.apply(logits)
+        drawn = self._sampler.sample(changed, sampling_batch(step, self._states))
+        # A NaN or an infinity wins any argmax, and no change takes it away, so looking at the winner finds it in the row.
         finite = logits.gather(1, drawn.unsqueeze(-1)).squeeze(-1).isfinite()
         return drawn.numpy(), finite.numpy()
 

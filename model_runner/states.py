@@ -9,12 +9,13 @@ import numpy.typing as npt
 
 from ..ipc.messages.plans import NewRow, StepPlan
 from ..ipc.messages.sampling import SamplingParams
+from .logit_changes import RowChanges
 
 
 class RowStates:
     """Rows 0 .. max_num_seqs - 1. What a row without a request holds has no meaning."""
 
-    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int, eos_token_ids: tuple[int, ...] = ()) -> None:
         # One more than the longest sequence: the last position may still yield a token, which no step computes.
         self.tokens = np.zeros((max_num_seqs, max_model_len + 1), dtype=np.int32)
         self.lengths = np.zeros(max_num_seqs, dtype=np.int64)  # tokens known
@@ -26,6 +27,8 @@ class RowStates:
         self.top_p = np.ones(max_num_seqs, dtype=np.float32)
         self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
         self.seeds = np.zeros(max_num_seqs, dtype=np.int64)
+        self.changes: dict[int, RowChanges] = {}  # by row; most requests ask for none
+        self._eos_token_ids = eos_token_ids
 
     def apply(self, plan: StepPlan) -> None:
         """Take in what a plan brings, before its step is computed. ValueError: the plan exceeds a row."""
@@ -46,12 +49,18 @@ class RowStates:
         """Forget all rows."""
         self.lengths[:] = 0
         self.num_blocks[:] = 0
+        self.changes.clear()
 
     def _enter(self, new: NewRow) -> None:
         self.num_blocks[new.row] = 0
         self._write_tokens(new.row, 0, new.tokens)
         self._append_blocks(new.row, new.blocks)
         self._set_params(new.row, new.params)
+        changes = RowChanges.from_params(new.params, new.prompt_length, self._eos_token_ids)
+        if changes is None:
+            self.changes.pop(new.row, None)
+        else:
+            self.changes[new.row] = changes
 
     def _set_params(self, row: int, params: SamplingParams) -> None:
         if not params.greedy and (params.seed is None or params.seed < 0):

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.failure import Failure
-from ...ipc.messages.outputs import EngineDescription, OutputMessage, StepOutputs, UtilityReply
+from ...ipc.messages.outputs import EngineDescription, FinishReason, OutputMessage, StepOutputs, UtilityReply
 from ...ipc.messages.requests import DescribeEngine
 from ...ipc.messages.sampling import SamplingParams
 from ..base import Actor, TaskHost, handles, run_abandonable
@@ -23,6 +23,7 @@ from .input_processor import InputProcessor, Prompt, TokensPrompt
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .renderer import Renderer
+from .stats import FrontendStats
 
 SHUT_DOWN = "the engine was shut down"
 
@@ -39,6 +40,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         self.config = check_config(config if config is not None else EngineConfig())
         self._host: TaskHost | None = None
         self._settled = asyncio.Event()  # the start has succeeded or failed
+        self._ended = asyncio.Event()
         self._outputs = OutputProcessor()
         self._error: Exception | None = None  # why the engine takes no requests
         self._running = False
@@ -100,6 +102,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         self._running = False
         self._error = self._error or error
         self._settled.set()
+        self._ended.set()
 
     async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> None:
         """Serve requests until cancelled or until the engine cannot go on. Nobody is left waiting."""
@@ -182,8 +185,8 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             message = await self._inputs.process(request, collector.request_id, content, params)
             if self._outputs.tokenized(request, message.prompt):
                 await self._client.send(message)
-        except BaseException:
-            self._abandon(request)
+        except BaseException as error:
+            self._abandon(request, "error" if isinstance(error, Exception) else "abort")
             raise
         return collector
 
@@ -218,9 +221,9 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         await self.start()
         return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
 
-    def _abandon(self, request: int) -> None:
+    def _abandon(self, request: int, reason: FinishReason = "abort") -> None:
         """Forget a request nobody waits for any more, here and in the core."""
-        if self._outputs.discard(request) and self._running:
+        if self._outputs.discard(request, reason) and self._running:
             self._client.abort(request)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -243,6 +246,10 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         if self._error is not None:
             raise EngineDeadError(str(self._error))
 
+    async def wait_ended(self) -> None:
+        """Return when the engine can serve no more, for whatever reason; `check_health` raises it."""
+        await self._ended.wait()
+
     @property
     def errored(self) -> bool:
         """Whether the engine cannot serve any more."""
@@ -257,6 +264,11 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
     def num_unfinished_requests(self) -> int:
         """Live requests of this program."""
         return len(self._outputs)
+
+    @property
+    def stats(self) -> FrontendStats:
+        """Counts and times of this program's requests since the engine was made. The live object: read it, never write."""
+        return self._outputs.stats
 
     def process_table(self) -> list[ProcessInfo]:
         """The engine's processes. Only after `start`."""

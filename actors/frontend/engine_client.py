@@ -1,15 +1,47 @@
 """EngineClient: what a server or a program needs of an engine. AsyncLLM is one."""
 
-from collections.abc import AsyncGenerator, Iterable
-from typing import Protocol
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Any, Protocol
 
+from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.outputs import EngineDescription
 from ...ipc.messages.sampling import SamplingParams
-from .input_processor import Prompt
+from .collector import RequestOutputCollector
+from .input_processor import Prompt, TokensPrompt
 from .outputs import RequestOutput
+from .stats import FrontendStats
 
 
 class EngineClient(Protocol):
-    """The engine as seen by those who use it."""
+    """The engine as seen by those who use it, from one event loop. AsyncLLM's docstrings hold the contracts."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's options; what it found out about the model is in them once it has started."""
+
+    @property
+    def stats(self) -> FrontendStats:
+        """Counts and times of this program's requests. The live object, for reading only."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine can serve now."""
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine has died."""
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Live requests of this program."""
+
+    async def add_request(
+        self,
+        request_id: str | None,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+    ) -> RequestOutputCollector:
+        """Send a request; its outputs come through the collector, which must be closed. ValueError for a wrong one."""
 
     def generate(
         self,
@@ -17,14 +49,16 @@ class EngineClient(Protocol):
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Stream the answer to a prompt. See AsyncLLM.generate."""
+        """Stream the answer to a prompt."""
+
+    async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
+        """The prompt for a conversation, by the model's chat template. ValueError where that is not possible."""
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests from outside. See AsyncLLM.abort."""
+        """End requests from outside."""
+
+    async def describe(self) -> EngineDescription:
+        """Numbers of the core right now. EngineError when it cannot tell."""
 
     async def check_health(self) -> None:
         """Raise EngineDeadError when the engine cannot serve."""
-
-    @property
-    def errored(self) -> bool:
-        """Whether the engine has died."""

@@ -50,6 +50,8 @@ class InputProcessor:
             raise ParameterError(f"sampling_params must be a SamplingParams, got {params!r}", "sampling_params")
         for token in params.stop_token_ids:
             self._check_id("stop_token_ids", token)
+        for token in params.logit_bias or ():
+            self._check_id("logit_bias", token)
         content = self._content(prompt)
         if not isinstance(content, str):
             self._check_length(len(content))
@@ -133,6 +135,12 @@ class InputProcessor:
             raise _wrong(
                 f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache of {cache_tokens} tokens "
                 f"({self._num_blocks} blocks of {self._block_size})"
+            )
+        if params.min_tokens > max_tokens:
+            raise ParameterError(
+                f"min_tokens must be at most {max_tokens}, the room for an answer after a prompt of {length} tokens, "
+                f"got {params.min_tokens}",
+                "min_tokens",
             )
         seed = params.seed if params.seed is not None and params.seed >= 0 else self._seeds.randint(0, MAX_SEED)
         return msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)

@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ...ipc.messages.outputs import TokenDelta
+from ...ipc.messages.outputs import FinishReason, TokenDelta
 from ...ipc.messages.sampling import SamplingParams
 from ..errors import EngineGenerateError
 from ..logs import logger
 from .collector import RequestOutputCollector
 from .detokenizer import Detokenizer
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput
+from .stats import FrontendStats
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class _RequestState:
     prompt: str | None
     prompt_token_ids: list[int]
     metrics: RequestMetrics
+    accepted: bool = False  # its end counts in the statistics
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     cached_tokens: int = 0
@@ -33,6 +35,7 @@ class OutputProcessor:
     """The table of live requests, and the only loop over a step's outputs."""
 
     def __init__(self) -> None:
+        self.stats = FrontendStats()
         self._states: dict[int, _RequestState] = {}
 
     def __len__(self) -> int:
@@ -53,16 +56,25 @@ class OutputProcessor:
         self._states[request] = _RequestState(collector.request_id, params, collector, detokenizer, prompt, ids, metrics)
 
     def tokenized(self, request: int, token_ids: list[int]) -> bool:
-        """Set the prompt's token ids; False when the request has ended meanwhile and must not be sent."""
+        """Set the prompt's token ids: the request is accepted. False when it has ended meanwhile and must not be sent."""
         state = self._states.get(request)
         if state is None:
             return False
         state.prompt_token_ids = token_ids
+        state.accepted = True
         return True
 
-    def discard(self, request: int) -> bool:
+    def discard(self, request: int, reason: FinishReason = "abort") -> bool:
         """Forget a request without a word to its collector; False when it is not live."""
-        return self._states.pop(request, None) is not None
+        return self._remove(request, reason) is not None
+
+    def _remove(self, request: int, reason: FinishReason | None) -> _RequestState | None:
+        """Take a request out of the table, the only way out, and count its end; without a reason it counts nowhere."""
+        state = self._states.pop(request, None)
+        if state is not None and state.accepted and reason is not None:
+            latency = time.monotonic() - state.metrics.arrival_time
+            self.stats.end(reason, latency, len(state.prompt_token_ids), len(state.token_ids))
+        return state
 
     def requests_of(self, external_id: str) -> list[int]:
         """The live requests that a caller's id stands for."""
@@ -91,18 +103,14 @@ class OutputProcessor:
             self.fail(delta.request, EngineGenerateError(f"frontend0: {type(error).__name__}: {error}"))
             return False
         if delta.finish_reason is not None:
-            del self._states[delta.request]
+            self._remove(delta.request, delta.finish_reason)
         return True
 
     def _apply(self, state: _RequestState, delta: TokenDelta, now: float) -> None:
         assert delta.position == len(state.token_ids), f"{state.external_id}: token {delta.position} is lost or repeated"
-        if delta.tokens:
-            state.metrics.first_token_time = state.metrics.first_token_time or now
-            state.metrics.last_token_time = now
-        state.metrics.first_scheduled_time = state.metrics.first_scheduled_time or delta.scheduled
         state.cached_tokens = max(state.cached_tokens, delta.cached_tokens)
         state.token_ids += delta.tokens
-        state.metrics.num_generation_tokens = len(state.token_ids)
+        self._measure(state, delta, now)
         # The token that stopped the request is counted but not shown.
         shown = delta.tokens[:-1] if delta.finish_reason == "stop" else delta.tokens
         text = state.detokenizer.push(shown)
@@ -112,14 +120,30 @@ class OutputProcessor:
         if delta.finish_reason is not None or state.params.output_kind != "final_only":
             state.collector.put(_output(state, delta, text))
 
+    def _measure(self, state: _RequestState, delta: TokenDelta, now: float) -> None:
+        """Note when a delta came, for its request and in the statistics."""
+        metrics, count = state.metrics, len(delta.tokens)
+        metrics.num_generation_tokens = len(state.token_ids)
+        if delta.scheduled and not metrics.first_scheduled_time:
+            metrics.first_scheduled_time = delta.scheduled
+            self.stats.first_scheduled(delta.scheduled - metrics.arrival_time)
+        if not count:
+            return
+        if metrics.first_token_time:
+            self.stats.more_tokens(now - metrics.last_token_time, count)
+        else:
+            metrics.first_token_time = now
+            self.stats.first_tokens(len(state.prompt_token_ids), now - metrics.arrival_time, count)
+        metrics.last_token_time = now
+
     def abort(self, request: int) -> None:
         """End a live request with finish reason "abort" and what it has so far."""
         position = len(self._states[request].token_ids)
         self._deliver(TokenDelta(request, position, [], "abort"), time.monotonic())
 
     def fail(self, request: int, error: Exception) -> None:
-        """End a request by an error."""
-        state = self._states.pop(request, None)
+        """End a request by an error. A ValueError is a refusal, so it does not count among the finished."""
+        state = self._remove(request, None if isinstance(error, ValueError) else "error")
         if state is not None:
             state.collector.put_error(error)
 

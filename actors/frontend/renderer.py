@@ -1,7 +1,7 @@
 """Renderer: the one owner of the tokenizer and the chat template."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,14 @@ from ...ipc.messages.errors import ParameterError
 from .detokenizer import Detokenizer, Vocabulary
 
 _INLINE_CHARACTERS = 4096  # a longer text is tokenised in a thread, so that it holds nobody up
+
+
+def import_template_engine() -> tuple[Callable[..., Any], type[Exception]]:
+    """transformers' renderer of chat templates and jinja2's error. Takes about a second the first time."""
+    from jinja2 import TemplateError  # noqa: PLC0415
+    from transformers.utils.chat_template_utils import render_jinja_template  # noqa: PLC0415
+
+    return render_jinja_template, TemplateError
 
 
 class Renderer:
@@ -66,16 +74,11 @@ class Renderer:
 
         Raises ParameterError when the model has no template, or the template refuses the messages.
         """
-        # transformers takes a while to import and is needed for conversations only.
-        from jinja2 import TemplateError  # noqa: PLC0415
-        from transformers.utils.chat_template_utils import render_jinja_template  # noqa: PLC0415
-
+        render, template_error = import_template_engine()
         template, tokens = self._chat_template()
         try:
-            rendered, _ = render_jinja_template(
-                conversations=[list(messages)], chat_template=template, add_generation_prompt=True, **tokens
-            )
-        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+            rendered, _ = render(conversations=[list(messages)], chat_template=template, add_generation_prompt=True, **tokens)
+        except (template_error, TypeError, KeyError, AttributeError) as error:
             raise ParameterError(f"messages: the chat template refuses them: {error}", "messages") from error
         return str(rendered[0])
 

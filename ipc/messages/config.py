@@ -80,12 +80,32 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
     loop: Annotated[Literal["uvloop", "asyncio"], Meta(description="event loop of the engine's processes")] = "uvloop"
     startup_timeout: Annotated[float, Meta(gt=0, le=1e6, description="seconds a process may take to become ready")] = 600.0
     shutdown_timeout: Annotated[
-        float, Meta(ge=0, le=1e6, description="seconds a process may take to stop before it is killed")
+        float,
+        Meta(ge=0, le=1e6, description="seconds that requests may take to finish when the server stops, and a process to end"),
     ] = 5.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
         "warning"
     )
     log_format: Annotated[Literal["text", "json"], Meta(description="form of a log line")] = "text"
+
+
+class ApiConfig(SubConfig, frozen=True, kw_only=True):
+    """The HTTP server."""
+
+    host: Annotated[str, Meta(description="address to listen on; 0.0.0.0 is every interface")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0: any free one")] = 8000
+    served_model_name: Annotated[
+        tuple[str, ...], Meta(description="names that requests may call the model by (default: as --model has it)")
+    ] = ()
+    api_key: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="key that requests must bear (default: $RINGPOST_API_KEY, which stays out of process lists)"),
+    ] = None
+    max_num_queued_reqs: Annotated[
+        int, Meta(ge=0, le=2**31, description="requests that may wait beyond those that run; more get status 503")
+    ] = 1024
+    max_connections: Annotated[Positive, Meta(description="connections open at once; more get status 503")] = 4096
+    max_body_bytes: Annotated[Positive, Meta(description="bytes of a request's body")] = 8 << 20
 
 
 class Checkpoint(SubConfig, frozen=True, kw_only=True):
@@ -109,4 +129,5 @@ class EngineConfig(SubConfig, frozen=True, kw_only=True):
     parallel: ParallelConfig = ParallelConfig()
     quantization: QuantizationConfig = QuantizationConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    api: ApiConfig = ApiConfig()
     checkpoint: Checkpoint = Checkpoint()

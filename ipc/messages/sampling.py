@@ -1,7 +1,7 @@
 """SamplingParams: what a caller may ask about the choice of tokens and the end of an answer."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +12,9 @@ from .errors import ParameterError
 MAX_SEED = 2**63 - 1
 GREEDY_BELOW = 1e-5  # a lower temperature is greedy: the argmax without noise
 LOWEST_TEMPERATURE = 1e-2  # a temperature between the two is raised to this, so that logits / temperature stays finite
+MAX_TOKEN_ID = 2**31 - 1
+MAX_LOGIT_BIAS = 100.0  # a bias beyond this, of either sign, is cut to it
+MAX_BIASED_TOKENS = 1024
 
 
 class RequestOutputKind(StrEnum):
@@ -51,7 +54,38 @@ def _token_ids(field: str, value: Any) -> tuple[int, ...]:
     wanted = "a list of token ids, each an integer of at least 0"
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise _fail(field, value, wanted)
-    return tuple([_integer(field, token, 0, 2**31 - 1, wanted) for token in value])
+    return tuple([_integer(field, token, 0, MAX_TOKEN_ID, wanted) for token in value])
+
+
+def _logit_bias(field: str, value: Any) -> dict[int, float] | None:
+    """A dict of our own by ids as integers; None for an empty one."""
+    wanted = f"a dict from token ids to numbers, with at most {MAX_BIASED_TOKENS} ids"
+    if not isinstance(value, Mapping):
+        raise _fail(field, value, wanted)
+    if len(value) > MAX_BIASED_TOKENS:
+        raise _fail(field, len(value), wanted)
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        token = _biased_token(field, key)
+        if token in biases:
+            raise _fail(field, key, "a dict that names each token id once, as an integer or in digits")
+        finite = math.isfinite(bias) if isinstance(bias, float) else isinstance(bias, int) and not isinstance(bias, bool)
+        if not finite:
+            raise _fail(field, bias, "a dict whose values are finite numbers")
+        biases[token] = float(min(max(bias, -MAX_LOGIT_BIAS), MAX_LOGIT_BIAS))
+    return biases or None
+
+
+def _biased_token(field: str, key: Any) -> int:
+    """The id in a key, which is text in JSON."""
+    wanted = "a dict whose keys are token ids: integers of at least 0, or such in digits"
+    token = key
+    if isinstance(key, str):
+        # The length first: digits without end are slow to convert, or refused with an error that names no field.
+        token = int(key) if len(key) <= len(str(MAX_TOKEN_ID)) and key.isascii() and key.isdecimal() else None
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= MAX_TOKEN_ID:
+        raise _fail(field, key, wanted)
+    return int(token)
 
 
 def _output_kind(field: str, value: Any) -> RequestOutputKind:
@@ -64,8 +98,8 @@ def _output_kind(field: str, value: Any) -> RequestOutputKind:
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How to choose tokens and when to stop. Names, defaults and ranges are vLLM's.
 
-    Raises ParameterError (a ValueError), naming the field and the value, for a wrong type or range. Instances are immutable and keep no
-    reference to a list passed in.
+    Raises ParameterError (a ValueError), naming the field and the value, for a wrong type or range. Instances are immutable and keep
+    no reference to a list or dict passed in.
     """
 
     temperature: float = 1.0  # 0 is greedy
@@ -78,6 +112,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False  # go on after the model's end-of-sequence tokens
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE  # or its value as a string
     skip_special_tokens: bool = True  # leave special tokens out of the text
+    logit_bias: Mapping[int, float] | None = None  # added to the logits of these tokens; -100 to 100, what is beyond is cut
+    min_tokens: int = 0  # no end of sequence and no stop token before this many tokens
 
     def __post_init__(self) -> None:
         """Check every field, and keep plain values of our own instead of a caller's list or number type."""
@@ -90,14 +126,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             "ignore_eos": _flag("ignore_eos", self.ignore_eos),
             "skip_special_tokens": _flag("skip_special_tokens", self.skip_special_tokens),
             "output_kind": _output_kind("output_kind", self.output_kind),
+            "min_tokens": _integer("min_tokens", self.min_tokens, 0, 2**31 - 1, "an integer of at least 0"),
         }
         if self.seed is not None:
             wanted = f"None or an integer from -1 (a random one) to {MAX_SEED}"
             checked["seed"] = _integer("seed", self.seed, -1, MAX_SEED, wanted)
         if self.max_tokens is not None:
             checked["max_tokens"] = _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, "None or an integer of at least 1")
+            if self.min_tokens > self.max_tokens:
+                raise _fail("min_tokens", self.min_tokens, f"at most max_tokens={self.max_tokens}")
+        if self.logit_bias is not None:
+            checked["logit_bias"] = _logit_bias("logit_bias", self.logit_bias)
         for field, value in checked.items():
             msgspec.structs.force_setattr(self, field, value)
+
+    def __hash__(self) -> int:
+        """Equal for equal values. The hash that a frozen struct has of its own fails for a dict in a field."""
+        values = msgspec.structs.astuple(self)
+        return hash(tuple([frozenset(value.items()) if isinstance(value, dict) else value for value in values]))
 
     @property
     def greedy(self) -> bool:

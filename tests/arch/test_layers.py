@@ -33,12 +33,22 @@ LAYERS = {
     "actors.frontend": Layer({"actors", "actors.config", "ipc", "ipc.messages"}, {"torch"}),
     "actors.engine_core": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
     "actors.worker": Layer({"actors", "ipc", "ipc.messages", "model_runner"}, {"transformers", "tokenizers"}),
+    "actors.api": Layer({"actors", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}),
     "composition": Layer(
-        {"actors", "actors.config", "actors.frontend", "ipc", "ipc.messages", "model_runner.checkpoint"},
+        {"actors", "actors.api", "actors.config", "actors.frontend", "ipc", "ipc.messages", "model_runner.checkpoint"},
         {"torch", "transformers"},
     ),
     "root": Layer(
-        {"composition", "actors", "actors.config", "actors.frontend", "ipc", "ipc.messages", "model_runner.checkpoint"},
+        {
+            "composition",
+            "actors",
+            "actors.api",
+            "actors.config",
+            "actors.frontend",
+            "ipc",
+            "ipc.messages",
+            "model_runner.checkpoint",
+        },
         {"torch", "transformers"},
     ),
 }

@@ -32,8 +32,8 @@ FINGERPRINTS: dict[str, int] = {
     "FromActor": 0x894D4A94B2864C4A,
     "LoadMessage": 0xF25F9146E27BDEC9,
     "OutputMessage": 0xDDD5986AF380FD98,
-    "PlanMessage": 0x7AC20790F1E39598,
-    "RequestMessage": 0x65842965EBC8F80B,
+    "PlanMessage": 0x101335826E64569F,
+    "RequestMessage": 0x962124021F91913E,
     "ResultMessage": 0x6B2C969E0FE454B6,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union])]
@@ -80,7 +80,7 @@ def full(cls: type) -> Any:
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
     # SamplingParams checks ranges beyond its types.
-    ranges = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25}
+    ranges = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "min_tokens": 5}
     return cls(**{field.name: ranges.get(field.name, sample(field.type, field.name)) for field in info.fields})
 
 

@@ -11,6 +11,7 @@ from ringpost import AsyncLLM, Prompt, RequestEnded, RequestOutput, RequestOutpu
 
 FRANCE = "The capital of France is"
 FRANCE_IDS = [504, 3575, 282, 4649, 314]
+DEF, EOS = 33203, 2  # the tokens "DEF" and <|im_end|>
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def engine() -> AsyncIterator[AsyncLLM]:
-    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=256, max_num_seqs=8, num_blocks_override=64) as running:
+    options = {"dtype": "float32", "max_model_len": 256, "max_num_seqs": 8, "num_blocks_override": 64}
+    async with AsyncLLM.from_engine_args(**options, max_num_batched_tokens=64) as running:
         yield running
 
 
@@ -86,6 +88,21 @@ async def test_the_model_can_end_by_itself(engine: AsyncLLM) -> None:
     longer = (await last(engine, prompt, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True))).outputs[0]
     assert len(longer.token_ids) == 100
     assert longer.token_ids[: len(answer.token_ids)] == answer.token_ids
+
+
+@pytest.mark.parametrize("style", [{"temperature": 0}, {"temperature": 1, "seed": 3}])
+async def test_a_bias_forces_tokens_and_min_tokens_hold_back_the_end(engine: AsyncLLM, style: dict[str, float]) -> None:
+    forced = SamplingParams(**style, logit_bias={DEF: 100}, max_tokens=4)  # type: ignore[arg-type]
+    held = SamplingParams(**style, logit_bias={DEF: 50, EOS: 100}, min_tokens=2)  # type: ignore[arg-type]
+    long_prompt = " ".join([FRANCE] * 40)
+    prompts = [(FRANCE, GREEDY), (FRANCE, forced), (long_prompt, held), (FRANCE, held), (FRANCE, GREEDY)]
+    alone = await last(engine, FRANCE, GREEDY)
+    outputs = [output.outputs[0] for output in await asyncio.gather(*(last(engine, *prompt) for prompt in prompts))]
+    assert outputs[0] == outputs[-1] == alone.outputs[0]
+    assert (outputs[1].text, outputs[1].token_ids, outputs[1].finish_reason) == ("DEF" * 4, [DEF] * 4, "length")
+    for output in outputs[2:4]:
+        assert (output.text, output.token_ids) == ("DEFDEF", [DEF, DEF, EOS])
+        assert (output.finish_reason, output.stop_reason) == ("stop", None)
 
 
 async def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch(engine: AsyncLLM) -> None:

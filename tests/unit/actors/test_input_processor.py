@@ -13,6 +13,7 @@ from ringpost.actors.frontend.input_processor import InputProcessor
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.ipc.codec import codec_of
 from ringpost.ipc.messages.config import EngineConfig
+from ringpost.ipc.messages.errors import ParameterError
 from ringpost.ipc.messages.requests import AddRequest, RequestMessage
 from ringpost.ipc.messages.sampling import SamplingParams
 
@@ -97,6 +98,27 @@ def test_a_stop_token_outside_the_vocabulary(inputs: InputProcessor) -> None:
         process(inputs, "a", stop_token_ids=[1, VOCAB])
 
 
+def test_a_bias_outside_the_vocabulary(inputs: InputProcessor) -> None:
+    with pytest.raises(ParameterError, match=f"logit_bias must hold token ids from 0 to {VOCAB - 1}, got {VOCAB}") as caught:
+        process(inputs, "a", logit_bias={1: 1, VOCAB: 1})
+    assert caught.value.parameter == "logit_bias"
+    assert process(inputs, "a", logit_bias={VOCAB - 1: 1}).params.logit_bias == {VOCAB - 1: 1}
+
+
+@pytest.mark.parametrize("max_tokens", [None, MAX_LEN])
+def test_min_tokens_beyond_the_room_for_an_answer(inputs: InputProcessor, max_tokens: int | None) -> None:
+    room = MAX_LEN - 10
+    assert process(inputs, [5] * 10, max_tokens=max_tokens, min_tokens=room).params.min_tokens == room
+    with pytest.raises(ParameterError, match=rf"min_tokens must be at most {room}, .* 10 tokens, got {room + 1}$") as caught:
+        process(inputs, [5] * 10, max_tokens=max_tokens, min_tokens=room + 1)
+    assert caught.value.parameter == "min_tokens"
+
+
+def test_min_tokens_beyond_the_cache(config: EngineConfig, renderer: Renderer) -> None:
+    with pytest.raises(ParameterError, match="min_tokens must be at most 7, .* got 8"):
+        process(InputProcessor(config, renderer, 1), [5] * 10, max_tokens=None, min_tokens=8)
+
+
 @pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, [100, 101], (100, 101), {"prompt_token_ids": [100, 101]}])
 def test_every_form_of_prompt(inputs: InputProcessor, prompt: Any) -> None:
     message = process(inputs, prompt)
@@ -107,7 +129,7 @@ def test_every_form_of_prompt(inputs: InputProcessor, prompt: Any) -> None:
 
 
 def test_a_long_text_is_cut_by_nobody(inputs: InputProcessor) -> None:
-    with pytest.raises(ValueError, match="prompt has 6000 tokens"):
+    with pytest.raises(ValueError, match=r"prompt has 6000 characters, which are at least \d+ tokens"):
         process(inputs, "x" * 6000)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ringpost.ipc.messages.sampling import MAX_SEED, RequestOutputKind, SamplingParams
+from ringpost.ipc.messages.errors import ParameterError
+from ringpost.ipc.messages.sampling import MAX_BIASED_TOKENS, MAX_SEED, RequestOutputKind, SamplingParams
 
 VALID: dict[str, list[Any]] = {
     "temperature": [0, 0.0, -0.0, 1e-9, 1, 2, 2.0],
@@ -19,6 +20,8 @@ VALID: dict[str, list[Any]] = {
     "ignore_eos": [True, False],
     "output_kind": list(RequestOutputKind),
     "skip_special_tokens": [True, False],
+    "logit_bias": [None, {0: -100}, {2**31 - 1: 100.0, 5: 0.25}, dict.fromkeys(range(MAX_BIASED_TOKENS), 1)],
+    "min_tokens": [0, 1, 16],
 }
 NO_NUMBERS: list[Any] = [True, False, "1", None, [1], math.nan, math.inf, -math.inf, 10**400, -(10**400), 1j]
 NO_INTEGERS: list[Any] = [True, False, "1", [1], 1.0, 1.5, math.nan, 10**400, -(10**400)]
@@ -33,6 +36,8 @@ INVALID: dict[str, list[Any]] = {
     "ignore_eos": [0, 1, None, "true"],
     "output_kind": ["", "DELTA", 0, None, True, ["delta"]],
     "skip_special_tokens": [0, 1, None, "no"],
+    "logit_bias": [5, "5", [5], [(5, 1.0)], True],
+    "min_tokens": [*NO_INTEGERS, None, -1, 2**31, 17],
 }
 
 
@@ -54,7 +59,52 @@ def test_other_values_are_refused_naming_field_and_value(field: str, value: Any)
         SamplingParams(**{field: value})
     culprit = value[0] if field == "stop_token_ids" and isinstance(value, list) else value
     assert str(caught.value).startswith(f"{field} must be ")
-    assert repr(culprit) in str(caught.value)
+    assert f"{culprit!r:.100}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("bias", "culprit"),
+    [
+        *(
+            ({5: 1, key: 1}, key)
+            for key in ("-1", "x", "", " 5", "+5", "5_0", "\u0665", "1.0", "9" * 5000, -1, 1.5, True, None)
+        ),
+        *(({5: 1, key: 1}, key) for key in (2**31, str(2**31), 10**400, "5", "05")),
+        *(({6: 1, 5: value}, value) for value in (True, "1", None, [1], math.nan, math.inf, -math.inf)),
+        (dict.fromkeys(range(MAX_BIASED_TOKENS + 1), 1.0), MAX_BIASED_TOKENS + 1),
+    ],
+)
+def test_a_bias_that_is_refused_names_key_or_value(bias: Any, culprit: Any) -> None:
+    with pytest.raises(ParameterError, match="^logit_bias must be a dict") as caught:
+        SamplingParams(logit_bias=bias)
+    assert str(caught.value).endswith(f"got {culprit!r:.100}")
+    assert caught.value.parameter == "logit_bias"
+
+
+def test_a_bias_is_kept_as_plain_numbers_within_limits() -> None:
+    given: dict[Any, Any] = {"33203": 10**400, 2: -(10**400), "0": 3, 7: 100.5, 8: -0.5}
+    params = SamplingParams(logit_bias=given)
+    given[9] = 1
+    assert params.logit_bias == {33203: 100, 2: -100, 0: 3, 7: 100, 8: -0.5}
+    assert {type(key) for key in params.logit_bias} == {int}
+    assert {type(value) for value in params.logit_bias.values()} == {float}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+    assert SamplingParams(logit_bias={}).logit_bias is None
+
+
+def test_equal_params_have_equal_hashes() -> None:
+    one, other = SamplingParams(logit_bias={1: 2, 3: 4}), SamplingParams(logit_bias={3: 4, 1: 2})
+    assert one == other
+    assert len({one, other, SamplingParams(), SamplingParams(logit_bias={}), SamplingParams(seed=1)}) == 3
+
+
+def test_min_tokens_is_within_max_tokens() -> None:
+    with pytest.raises(ParameterError, match=r"^min_tokens must be at most max_tokens=4, got 5$") as caught:
+        SamplingParams(min_tokens=5, max_tokens=4)
+    assert caught.value.parameter == "min_tokens"
+    with pytest.raises(ParameterError, match=r"max_tokens=16, got 17"):
+        SamplingParams(min_tokens=17)
+    assert SamplingParams(min_tokens=17, max_tokens=None).min_tokens == 17
 
 
 @pytest.mark.parametrize("value", [-1, 3.5, "x"])

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
+from tiny_checkpoint import EOS_TOKEN_ID as EOS
 from tiny_checkpoint import write_tiny_llama
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -14,6 +16,7 @@ from ringpost.ipc.messages.config import CacheConfig, Checkpoint, EngineConfig, 
 from ringpost.ipc.messages.plans import NewRow, RowTokens, StepPlan
 from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.model_runner.logit_changes import LogitChanges
 from ringpost.model_runner.runner import FAILED_TOKEN, ModelRunner
 from ringpost.model_runner.sampler import Sampler
 
@@ -36,6 +39,7 @@ def engine_config(directory: Path, **model: Any) -> EngineConfig:
             architecture="LlamaForCausalLM",
             hf_config=hf_config,
             vocab_size=hf_config["vocab_size"],
+            eos_token_ids=(EOS,),
             max_model_len=MAX_LEN,
         ),
     )
@@ -211,6 +215,65 @@ def prefill_and_decode(runner: ModelRunner, new: list[NewRow], lengths: list[int
         for tokens, token in zip(produced, runner.execute(plan(work, everyone)).tokens, strict=True):
             tokens.append(token)
     return produced
+
+
+@pytest.mark.parametrize("style", [{"temperature": 0}, {"seed": 4}, {"seed": 4, "top_k": 5, "top_p": 0.9, "min_p": 0.1}])
+def test_no_bias_brings_an_end_before_min_tokens(runner: ModelRunner, style: dict[str, Any]) -> None:
+    def first_four(stop: int = EOS, **params: Any) -> list[int]:
+        params = {"logit_bias": {7: 60, stop: 100}, "min_tokens": 3} | style | params
+        return prefill_and_decode(runner, [new_row(0, prompt(12), SamplingParams(**params))], [12], 3)[0]
+
+    assert first_four() == [7, 7, 7, EOS]
+    assert first_four(min_tokens=0) == [EOS] * 4
+    assert first_four(ignore_eos=True) == [EOS] * 4
+    assert first_four(ignore_eos=True, stop_token_ids=[EOS]) == [7, 7, 7, EOS]
+    assert first_four(stop=11) == [11] * 4
+    assert first_four(stop=11, stop_token_ids=[11]) == [7, 7, 7, 11]
+
+
+def test_biases_leave_the_rest_of_the_batch_as_it_is(runner: ModelRunner) -> None:
+    drawn = SamplingParams(seed=1234, top_p=0.95)
+    alone = [prefill_and_decode(runner, [new_row(0, prompt(9), params)], [9], 5)[0] for params in (GREEDY, drawn)]
+    forced = SamplingParams(seed=2, logit_bias={7: 100, 9: -100}, min_tokens=4)
+    rows = [new_row(3, prompt(9), GREEDY), new_row(1, prompt(20), forced), new_row(2, prompt(9), drawn)]
+    assert prefill_and_decode(runner, rows, [9, 20, 9], 5) == [alone[0], [7] * 6, alone[1]]
+    # The row's next owner has none of it.
+    assert prefill_and_decode(runner, [new_row(1, prompt(9))], [9], 5)[0] == alone[0]
+
+
+def test_a_chunked_prompt_is_no_output_and_earlier_output_is_none_of_the_prompt(runner: ModelRunner) -> None:
+    params = SamplingParams(temperature=0, logit_bias={7: 60, EOS: 100}, min_tokens=2)
+    row = new_row(0, prompt(20), params)
+    assert runner.execute(plan([(0, 0, 13)], [], [row])).tokens == []
+    assert [runner.execute(plan([work], [0])).tokens for work in ((0, 13, 7), (0, 20, 1), (0, 21, 1))] == [[7], [7], [EOS]]
+    again = msgspec.structs.replace(row, prompt_length=19)
+    assert prefill_and_decode(runner, [again], [20], 1)[0] == [7, EOS]
+
+
+def test_a_bias_outside_the_vocabulary_fails_its_request_alone(runner: ModelRunner) -> None:
+    good, bad = new_row(0, prompt(9)), new_row(1, prompt(9), SamplingParams(temperature=0, logit_bias={10**6: 1}))
+    alone = runner.execute(plan([(0, 0, 9)], [0], [good])).tokens
+    result = runner.execute(plan([(1, 0, 9), (0, 0, 9)], [0, 1], [bad, good]))
+    assert result.tokens == [FAILED_TOKEN, *alone]
+    assert [(failure.index, failure.kind) for failure in result.failures] == [(0, "IndexError")]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("token", [EOS, 7, 9])
+def test_no_change_hides_logits_that_are_no_numbers(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, token: int, value: float
+) -> None:
+    apply = LogitChanges.apply
+
+    def poison(self: LogitChanges, logits: torch.Tensor) -> torch.Tensor:
+        logits[0, token] = value
+        return apply(self, logits)
+
+    monkeypatch.setattr(LogitChanges, "apply", poison)
+    params = SamplingParams(temperature=0, logit_bias={7: -100, 11: 100}, min_tokens=3)
+    rows = [new_row(0, prompt(9), params), new_row(1, prompt(9))]
+    result = runner.execute(plan([(0, 0, 9), (1, 0, 9)], [0, 1], rows))
+    assert [(failure.index, failure.kind) for failure in result.failures] == [(0, "NonFiniteLogitsError")]
 
 
 def test_a_failing_request_fails_alone(runner: ModelRunner, model: LlamaForCausalLM) -> None:

@@ -36,9 +36,10 @@ def answer(request: AddRequest, max_model_len: int) -> tuple[list[int], str, int
     while True:
         token = token_at(params.seed, len(tokens))
         tokens.append(token)
-        if not params.ignore_eos and token in EOS:
+        may_stop = len(tokens) > params.min_tokens
+        if may_stop and not params.ignore_eos and token in EOS:
             return tokens, "stop", None
-        if token in params.stop_token_ids:
+        if may_stop and token in params.stop_token_ids:
             return tokens, "stop", token
         if len(request.prompt) + len(tokens) >= max_model_len or len(tokens) == params.max_tokens:
             return tokens, "length", None
@@ -158,10 +159,14 @@ class Histories(RuleBasedStateMachine):
         stop=st.lists(st.integers(0, VOCABULARY - 1), max_size=2),
         ignore_eos=st.booleans(),
         seed=st.integers(0, 10_000),
+        least=st.just(0) | st.integers(1, 12),
     )
-    def add(self, prompt: int, max_tokens: int | None, stop: list[int], ignore_eos: bool, seed: int) -> None:
+    def add(self, prompt: int, max_tokens: int | None, stop: list[int], ignore_eos: bool, seed: int, least: int) -> None:
         self.counter += 1
-        params = SamplingParams(max_tokens=max_tokens, stop_token_ids=tuple(stop), ignore_eos=ignore_eos, seed=seed)
+        min_tokens = least if max_tokens is None else min(least, max_tokens)
+        params = SamplingParams(
+            max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=tuple(stop), ignore_eos=ignore_eos, seed=seed
+        )
         prompt_tokens = [1000 * self.counter + index for index in range(prompt)]
         request = AddRequest(self.counter, str(self.counter), prompt_tokens, params, 0.0, EOS)
         if prompt >= self.max_model_len:

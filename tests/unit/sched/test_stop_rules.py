@@ -18,8 +18,9 @@ def rules(
     ignore_eos: bool = False,
     prompt: int = 3,
     max_model_len: int = 100,
+    min_tokens: int = 0,
 ) -> StopRules:
-    params = SamplingParams(max_tokens=max_tokens, stop_token_ids=stop, ignore_eos=ignore_eos)
+    params = SamplingParams(max_tokens=max_tokens, stop_token_ids=stop, ignore_eos=ignore_eos, min_tokens=min_tokens)
     return StopRules(AddRequest(1, "one", [5] * prompt, params, 0.0, eos_token_ids=(EOS, 3)), max_model_len)
 
 
@@ -60,3 +61,17 @@ def test_prompt_and_output_end_at_max_model_len(max_tokens: int | None) -> None:
     limited = rules(max_tokens=max_tokens, prompt=6, max_model_len=20)
     assert limited.check(OTHER, 13) is None
     assert limited.check(OTHER, 14) == ("length", None)
+
+
+@pytest.mark.parametrize("token", [EOS, STOP])
+def test_no_token_stops_before_min_tokens(token: int) -> None:
+    late = rules(min_tokens=3)
+    assert [late.check(token, number) for number in (1, 2, 3)] == [None] * 3
+    verdict = late.check(token, 4)
+    assert verdict is not None
+    assert verdict == rules().check(token, 4)
+
+
+@pytest.mark.parametrize("token", [EOS, STOP, OTHER])
+def test_the_length_counts_whatever_min_tokens_is(token: int) -> None:
+    assert rules(max_tokens=3, min_tokens=3).check(token, 3) == ("length", None)

@@ -1,0 +1,1 @@
+"""The HTTP server: an aiohttp application over an EngineClient."""

@@ -1,0 +1,90 @@
+"""The application: routes and what surrounds every request."""
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+
+from aiohttp import web
+
+from ...ipc.messages.config import ApiConfig
+from ..frontend.engine_client import EngineClient
+from .chat import chat_completions
+from .completions import completions
+from .errors import ApiError, error_response
+from .gate import Gate
+from .metrics import Metrics
+from .state import STATE, ApiState
+from .system import health, list_models, metrics, show_model, show_version
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_app(engine: EngineClient, config: ApiConfig | None = None) -> web.Application:
+    """OpenAI's API over an engine, as an aiohttp application to run or to mount in another one (`add_subapp`).
+
+    The engine is started and stopped by whoever made it; until it runs, requests wait for its start. `config` defaults to
+    the engine's own; host, port and limits on connections are of no meaning here. Run the application with
+    `handler_cancellation=True` (AppRunner, run_app): a client that leaves then ends its request at once, else when the
+    next token cannot be sent to it, and at the end where nothing is streamed.
+    """
+    config = engine.config.api if config is None else config
+    names = config.served_model_name or (engine.config.model.model,)
+    app = web.Application(middlewares=[_observe, _authorize, _admit])
+    app[STATE] = ApiState(engine, config, names, Metrics(engine, names[0]))
+    app.add_routes(
+        [
+            web.post("/v1/completions", completions),
+            web.post("/v1/chat/completions", chat_completions),
+            web.get("/v1/models", list_models),
+            web.get("/v1/models/{model:.+}", show_model),
+            web.get("/health", health),
+            web.get("/ping", health),
+            web.get("/version", show_version),
+            web.get("/metrics", metrics),
+        ]
+    )
+    return app
+
+
+def gate_of(app: web.Application) -> Gate:
+    """The gate through which the application's generating requests go; close it to drain."""
+    return app[STATE].gate
+
+
+@web.middleware
+async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn exceptions into replies, and count. That the client has left passes through."""
+    started = time.monotonic()
+    status = 499  # as nginx counts a client that has left
+    try:
+        response = await handler(request)
+        status = response.status
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the server goes on
+        response = error_response(error)
+        status = response.status
+    finally:
+        route = request.match_info.route.resource
+        name = "unknown" if route is None else route.canonical
+        request.app[STATE].metrics.observe_request(request.method, name, status, time.monotonic() - started)
+    return response
+
+
+@web.middleware
+async def _authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Ask for the API key, where there is one, on all routes of the API."""
+    key = request.app[STATE].config.api_key
+    if key is not None and "/v1/" in request.path:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(errors="replace"), key.encode()):
+            raise ApiError(401, "Authorization must be 'Bearer' and this server's API key", code="invalid_api_key")
+    return await handler(request)
+
+
+@web.middleware
+async def _admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Count generating requests as in progress, so that a shutdown can wait for them."""
+    with request.app[STATE].gate.entered() if request.method == "POST" else nullcontext():
+        return await handler(request)

@@ -1,0 +1,67 @@
+"""One call of a generating route: its checked body, and what the server decides about it."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from ...ipc.messages.errors import ParameterError
+from .not_offered import check_offered
+from .protocol import MAX_REQUEST_ID, GenerationRequest
+from .state import STATE, ApiState
+from .validation import decode_body, read_body
+
+Body = TypeVar("Body", bound=GenerationRequest)
+
+REQUEST_ID = "X-Request-Id"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Body]):
+    """A call that may go to the engine."""
+
+    state: ApiState
+    body: Body
+    model: str  # the name to answer by
+    request_id: str  # the client's, or a random one; need not be unique
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with an event about usage."""
+        return self.body.stream_options is not None and bool(self.body.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether each event of the stream tells the usage so far."""
+        return self.include_usage and bool(self.body.stream_options and self.body.stream_options.continuous_usage_stats)
+
+    @property
+    def wants_every_token(self) -> bool:
+        """Whether an event tells something even when it completes no character."""
+        return bool(self.body.return_token_ids) or self.continuous_usage
+
+    def reply(self, content: msgspec.Struct) -> web.Response:
+        """The reply to a call that is not streamed."""
+        body = msgspec.json.encode(content)
+        return web.Response(body=body, content_type="application/json", headers={REQUEST_ID: self.request_id})
+
+
+async def receive_call(request: web.Request, kind: type[Body]) -> Call[Body]:
+    """Read and check a request's body. Raises ApiError or ParameterError."""
+    state = request.app[STATE]
+    content = await read_body(request, state.config.max_body_bytes)
+    body = decode_body(content, kind)
+    check_offered(content)
+    body.check()
+    return Call(state, body, state.model_name(body.model), _request_id(request, body.request_id))
+
+
+def _request_id(request: web.Request, in_body: str | None) -> str:
+    """The client's own id for its call, from the header or the body."""
+    header = request.headers.get(REQUEST_ID)
+    if header is not None and not (1 <= len(header) <= MAX_REQUEST_ID and header.isprintable()):
+        wanted = f"{REQUEST_ID} must have 1 to {MAX_REQUEST_ID} printable characters"
+        raise ParameterError(f"{wanted}, got {header!r:.100}", "request_id")
+    return header or in_body or uuid.uuid4().hex

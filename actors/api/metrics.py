@@ -1,0 +1,121 @@
+"""The server's numbers in Prometheus' text format. Names and meanings are vLLM's, with the prefix `ringpost:`."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from http import HTTPMethod
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from ...ipc.messages.outputs import EngineDescription
+from ..errors import EngineError
+from ..frontend.engine_client import EngineClient
+from ..frontend.stats import REQUEST_SECONDS, Histogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # which every scraper reads
+DESCRIBE_SECONDS = 1.0  # a core busy for longer goes without its gauges this time
+_LABELS = ("model_name", "engine")
+
+
+class Metrics:
+    """What is known about one server and its engine. Used from the engine's event loop."""
+
+    def __init__(self, engine: EngineClient, model_name: str) -> None:
+        self._engine = engine
+        self._labels = (model_name, "0")
+        self._requests: dict[tuple[str, str, str], int] = {}
+        self._durations: dict[tuple[str, str], Histogram] = {}
+        self._description: EngineDescription | None = None
+        self._registry = CollectorRegistry()  # a program may hold several servers, and metrics of its own
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def observe_request(self, method: str, handler: str, status: int, seconds: float) -> None:
+        """Count a HTTP request that has been answered. `handler` is the route's template, of which there are few."""
+        method = method if method in HTTPMethod.__members__ else "other"  # a client may send any word
+        key = method, handler, str(status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        self._durations.setdefault((method, handler), Histogram(REQUEST_SECONDS)).observe(seconds)
+
+    async def render(self) -> tuple[bytes, str]:
+        """Body and content type of a reply. The core's gauges are absent when it is gone or does not answer in time."""
+        self._description = await self._describe()
+        return generate_latest(self._registry), CONTENT_TYPE
+
+    async def _describe(self) -> EngineDescription | None:
+        try:
+            async with asyncio.timeout(DESCRIBE_SECONDS):
+                return await self._engine.describe()
+        except (TimeoutError, EngineError):
+            return None
+
+    def collect(self) -> Iterable[Metric]:
+        """Everything but the process's own numbers, as of now; called by the registry."""
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._histograms()
+        yield from self._http()
+
+    def _gauges(self) -> Iterator[Metric]:
+        core = self._description
+        if core is None:
+            return
+        for name, value, text in (
+            ("num_requests_running", core.running, "Requests that take part in the engine's steps."),
+            ("num_requests_waiting", core.waiting, "Requests that wait for their first step."),
+            ("kv_cache_usage_perc", 1 - core.free_blocks / core.num_blocks, "Share of the KV cache's blocks in use, 0 to 1."),
+        ):
+            gauge = GaugeMetricFamily(f"ringpost:{name}", text, labels=_LABELS)
+            gauge.add_metric(self._labels, value)
+            yield gauge
+        labels = (*_LABELS, "block_size", "num_blocks")
+        info = GaugeMetricFamily("ringpost:cache_config_info", "The KV cache: tokens in a block, and blocks.", labels=labels)
+        info.add_metric((*self._labels, str(self._engine.config.cache.block_size), str(core.num_blocks)), 1)
+        yield info
+
+    def _counters(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        for name, value, text in (
+            ("prompt_tokens", stats.prompt_tokens, "Prompt tokens of requests whose first token has come."),
+            ("generation_tokens", stats.generation_tokens, "Tokens generated."),
+        ):
+            counter = CounterMetricFamily(f"ringpost:{name}", text, labels=_LABELS)
+            counter.add_metric(self._labels, value)
+            yield counter
+        text = "Requests that have ended, by the reason."
+        ended = CounterMetricFamily("ringpost:request_success", text, labels=(*_LABELS, "finished_reason"))
+        for reason, count in stats.finished.items():
+            ended.add_metric((*self._labels, reason), count)
+        yield ended
+
+    def _histograms(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        for name, histogram, text in (
+            ("time_to_first_token_seconds", stats.time_to_first_token, "From a request's arrival to its first token."),
+            ("inter_token_latency_seconds", stats.inter_token_latency, "Between a token and the one before it."),
+            ("e2e_request_latency_seconds", stats.e2e_request_latency, "From a request's arrival to its end."),
+            ("request_queue_time_seconds", stats.request_queue_time, "From a request's arrival to its first step."),
+            ("request_prompt_tokens", stats.request_prompt_tokens, "Prompt tokens of a request that has ended."),
+            ("request_generation_tokens", stats.request_generation_tokens, "Tokens generated for a request that has ended."),
+        ):
+            family = HistogramMetricFamily(f"ringpost:{name}", text, labels=_LABELS)
+            family.add_metric(self._labels, _buckets(histogram), histogram.sum)
+            yield family
+
+    def _http(self) -> Iterator[Metric]:
+        text = "HTTP requests answered."
+        requests = CounterMetricFamily("ringpost:http_requests", text, labels=("method", "handler", "status"))
+        for labels, count in self._requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        text = "From a HTTP request's arrival to the end of its answer."
+        durations = HistogramMetricFamily("ringpost:http_request_duration_seconds", text, labels=("method", "handler"))
+        for route, histogram in self._durations.items():
+            durations.add_metric(route, _buckets(histogram), histogram.sum)
+        yield durations
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Upper bounds as text, each with the number of observations up to it."""
+    return list(zip([*map(str, histogram.bounds), "+Inf"], accumulate(histogram.counts), strict=True))

@@ -1,0 +1,58 @@
+"""Request fields that mean something and are not there yet: refused, unless their value asks for nothing.
+
+Any other unknown field is ignored, as clients of OpenAI's API expect.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ...ipc.messages.errors import ParameterError
+
+# Field -> the values that ask for nothing; null is always one.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "stop": ([], ""),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "include_stop_str_in_output": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (),
+    "structured_outputs": (),
+    "response_format": ({"type": "text"},),
+    "truncate_prompt_tokens": (),
+    "priority": (0,),
+    # /v1/completions
+    "echo": (False,),
+    "suffix": ("",),
+    # /v1/chat/completions
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "documents": ([],),
+}
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def check_offered(body: bytes) -> None:
+    """Raise ParameterError for a field that asks for what this server cannot do. The body is a JSON object."""
+    given = _fields.decode(body)
+    for field in _NEUTRAL.keys() & given.keys():
+        value = msgspec.json.decode(given[field])
+        neutral = _NEUTRAL[field]
+        # 0 and False are equal, but no client means one by the other.
+        if value is not None and not any(
+            value == known and isinstance(value, bool) is isinstance(known, bool) for known in neutral
+        ):
+            rest = f"it may only be {neutral[0]!r}" if neutral else "leave it out"
+            raise ParameterError(f"{field} is not supported yet: {rest}, got {value!r:.100}", field)

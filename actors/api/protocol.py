@@ -1,0 +1,114 @@
+"""Bodies of requests, as OpenAI's API and vLLM's extensions spell them."""
+
+from typing import Any
+
+import msgspec
+
+from ...ipc.messages.errors import ParameterError
+from ...ipc.messages.sampling import RequestOutputKind, SamplingParams
+
+MAX_REQUEST_ID = 256  # characters
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # usage so far in every event
+
+
+class GenerationRequest(msgspec.Struct, kw_only=True):
+    """What both routes take. `null` is like leaving a field out; the engine checks ranges."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    request_id: str | None = None
+
+    def check(self) -> None:
+        """Raise ParameterError for what is wrong with the request as a whole."""
+        if self.stream_options is not None and not self.stream:
+            raise ParameterError("stream_options may only be given with stream=true", "stream_options")
+        if self.request_id is not None and not 1 <= len(self.request_id) <= MAX_REQUEST_ID:
+            wanted = f"request_id must have 1 to {MAX_REQUEST_ID} characters"
+            raise ParameterError(f"{wanted}, got {len(self.request_id)}", "request_id")
+
+    def sampling_params(self, max_tokens: int | None) -> SamplingParams:
+        """The engine's form. Raises ParameterError for a value out of range."""
+        same = ("min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "stop_token_ids", "ignore_eos")
+        given = {name: getattr(self, name) for name in (*same, "skip_special_tokens") if getattr(self, name) is not None}
+        kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
+        return SamplingParams(**given, max_tokens=max_tokens, output_kind=kind)
+
+
+class CompletionRequest(GenerationRequest, kw_only=True):
+    """Body of /v1/completions."""
+
+    prompt: str | list[Any]
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, each a text or token ids, whose values the engine checks."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt:
+            raise ParameterError("prompt must not be empty, got []", "prompt")
+        whole = [isinstance(item, str | list) for item in self.prompt]
+        if all(whole):
+            return self.prompt
+        if any(whole):
+            odd = self.prompt[whole.index(False)]
+            raise ParameterError(f"prompt must hold prompts only or token ids only, got {odd!r:.100} among prompts", "prompt")
+        return [self.prompt]
+
+    def params(self) -> SamplingParams:
+        """Sampling parameters with this route's default length."""
+        return self.sampling_params(16 if self.max_tokens is None else self.max_tokens)
+
+
+class TextPart(msgspec.Struct, tag_field="type", tag="text"):
+    """A part of a message's content."""
+
+    text: str
+
+
+class ChatMessage(msgspec.Struct):
+    """One message of a conversation."""
+
+    role: str
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates expect it: the texts of several parts are joined by newlines, as vLLM does."""
+        text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        message = {"role": self.role, "content": text}
+        return message if self.name is None else message | {"name": self.name}
+
+
+class ChatCompletionRequest(GenerationRequest, kw_only=True):
+    """Body of /v1/chat/completions."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+
+    def conversation(self) -> list[dict[str, Any]]:
+        """The messages for the chat template."""
+        if not self.messages:
+            raise ParameterError("messages must hold at least one message, got []", "messages")
+        return [message.for_template() for message in self.messages]
+
+    def params(self) -> SamplingParams:
+        """Sampling parameters; without a limit the answer may fill the context."""
+        return self.sampling_params(self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens)

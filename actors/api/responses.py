@@ -1,0 +1,126 @@
+"""Bodies of replies and events of streams, as OpenAI's API and vLLM's extensions spell them."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ...ipc.messages.outputs import FinishReason
+
+StopReason = int | str | None
+TokenIds = list[int] | UnsetType  # present only where return_token_ids asks for it
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where a prompt's tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens of a request, all its prompts and answers together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    """An answer, or what is new in it."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: FinishReason | None
+    stop_reason: StopReason
+    token_ids: TokenIds = UNSET
+    prompt_token_ids: TokenIds = UNSET
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    """Reply of /v1/completions, and each event of its stream."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class Message(msgspec.Struct):
+    """The assistant's message."""
+
+    content: str
+    role: str = "assistant"
+
+
+class Delta(msgspec.Struct):
+    """What is new in the assistant's message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """An answer."""
+
+    index: int
+    message: Message
+    logprobs: None = None
+    finish_reason: FinishReason | None
+    stop_reason: StopReason
+    token_ids: TokenIds = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """What is new in an answer."""
+
+    index: int
+    delta: Delta
+    logprobs: None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: StopReason = None
+    token_ids: TokenIds = UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """Reply of /v1/chat/completions."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: TokenIds = UNSET
+
+
+class ChatCompletionChunk(msgspec.Struct, kw_only=True):
+    """An event of a stream of /v1/chat/completions."""
+
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: TokenIds = UNSET
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    """A served model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "ringpost"
+    root: str
+    parent: None = None
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct):
+    """Reply of /v1/models."""
+
+    data: list[ModelCard]
+    object: str = "list"

@@ -1,0 +1,103 @@
+"""HttpServer: an application behind a listening socket, with limits on connections."""
+
+import asyncio
+import logging
+import socket
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from ...ipc.messages.config import ApiConfig
+from ..logs import logger
+
+_KEEPALIVE = 75.0  # seconds an idle connection stays open
+_BACKLOG = 1024  # connections that the system holds until they are accepted
+_CLOSE_GRACE = 1.0  # seconds that handlers get to end when the server closes
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 1\r\n\r\n"
+
+
+def bind(config: ApiConfig) -> socket.socket:
+    """A socket bound to host and port, which does not listen yet. Raises ValueError when they cannot be used."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ValueError(f"host {config.host!r} cannot be used: {error.strerror}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise _unusable(config, error) from None
+    return sock
+
+
+def _unusable(config: ApiConfig, error: OSError) -> ValueError:
+    reason = error.strerror or str(error)
+    return ValueError(f"port {config.port} of {config.host} cannot be used: {reason}; name another with --port")
+
+
+class _Full(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_FULL)
+        transport.close()
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """A client that does not speak HTTP gets its 400, but no traceback in our log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+class HttpServer:
+    """`async with HttpServer(app, config, sock) as server`: serves inside the block.
+
+    Leaving it closes the socket and every connection; handlers still running get a moment, then they are cancelled.
+    """
+
+    def __init__(self, app: web.Application, config: ApiConfig, sock: socket.socket) -> None:
+        self._config = config
+        self._sock = sock
+        self._log = logger.getChild("http")
+        self._log.addFilter(_worth_a_line)
+        self._runner = web.AppRunner(
+            app,
+            handler_cancellation=True,  # a client that leaves ends its request
+            keepalive_timeout=_KEEPALIVE,
+            shutdown_timeout=_CLOSE_GRACE,
+            logger=self._log,
+            access_log=self._log,
+            access_log_format='%a "%r" %s %b bytes %Tf s',
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it listens. Only inside the block."""
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises ValueError when another server took the port meanwhile."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._connect, sock=self._sock, backlog=_BACKLOG)
+        except OSError as error:
+            await self._runner.cleanup()
+            raise _unusable(self._config, error) from None
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._listener.close()
+        await self._runner.cleanup()
+
+    def _connect(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        return _Full() if len(server.connections) >= self._config.max_connections else server()
