@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2", help="alias, directory, .gguf file or hub id (default: %(default)s)")
     parser.add_argument("--chat", action="store_true", help="put the prompt to the model as a user's message")
     parser.add_argument("--stats", action="store_true", help="print the processes, time to first token and tokens/s")
-    add_sampling_arguments(parser)
+    add_sampling_arguments(parser, max_tokens=128)
     add_engine_arguments(parser)
 
 

@@ -92,8 +92,8 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, server: bool = Fals
         for field in msgspec.structs.fields(kind):
             if field.name != "model":
                 flag = "--" + field.name.replace("_", "-")
-                several = {"nargs": "+"} if isinstance(field.default, tuple) else {}
-                group.add_argument(flag, metavar="VALUE", default=argparse.SUPPRESS, help=_help(field), **several)
+                several = "+" if isinstance(field.default, tuple) else None
+                group.add_argument(flag, metavar="VALUE", nargs=several, default=argparse.SUPPRESS, help=_help(field))
 
 
 def _help(field: msgspec.structs.FieldInfo) -> str:

@@ -3,7 +3,6 @@
 import hmac
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 
 from aiohttp import web
 
@@ -78,13 +77,17 @@ async def _authorize(request: web.Request, handler: Handler) -> web.StreamRespon
     key = request.app[STATE].config.api_key
     if key is not None and "/v1/" in request.path:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(errors="replace"), key.encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(errors="replace"), key.encode()):
             raise ApiError(401, "Authorization must be 'Bearer' and this server's API key", code="invalid_api_key")
     return await handler(request)
 
 
 @web.middleware
 async def _admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Count generating requests as in progress, so that a shutdown can wait for them."""
-    with request.app[STATE].gate.entered() if request.method == "POST" else nullcontext():
+    """Count generating requests as in progress, so that a shutdown can wait for them; none begins on a dead engine."""
+    if request.method != "POST":
+        return await handler(request)
+    state = request.app[STATE]
+    with state.gate.entered():
+        await state.engine.check_health()
         return await handler(request)

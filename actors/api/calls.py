@@ -8,14 +8,16 @@ import msgspec
 from aiohttp import web
 
 from ...ipc.messages.errors import ParameterError
+from .errors import ApiError
 from .not_offered import check_offered
-from .protocol import MAX_REQUEST_ID, GenerationRequest
+from .protocol import GenerationRequest
 from .state import STATE, ApiState
 from .validation import decode_body, read_body
 
 Body = TypeVar("Body", bound=GenerationRequest)
 
 REQUEST_ID = "X-Request-Id"
+MAX_REQUEST_ID = 256  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,20 @@ async def receive_call(request: web.Request, kind: type[Body]) -> Call[Body]:
     """Read and check a request's body. Raises ApiError or ParameterError."""
     state = request.app[STATE]
     content = await read_body(request, state.config.max_body_bytes)
-    body = decode_body(content, kind)
-    check_offered(content)
+    try:
+        body = decode_body(content, kind)
+        check_offered(content)
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
     body.check()
     return Call(state, body, state.model_name(body.model), _request_id(request, body.request_id))
 
 
 def _request_id(request: web.Request, in_body: str | None) -> str:
-    """The client's own id for its call, from the header or the body."""
+    """The client's own id for its call, from the header or the body; it goes back in a header."""
     header = request.headers.get(REQUEST_ID)
-    if header is not None and not (1 <= len(header) <= MAX_REQUEST_ID and header.isprintable()):
-        wanted = f"{REQUEST_ID} must have 1 to {MAX_REQUEST_ID} printable characters"
-        raise ParameterError(f"{wanted}, got {header!r:.100}", "request_id")
+    for name, given in ((REQUEST_ID, header), ("request_id", in_body)):
+        if given is not None and not (1 <= len(given) <= MAX_REQUEST_ID and given.isprintable()):
+            wanted = f"{name} must have 1 to {MAX_REQUEST_ID} printable characters"
+            raise ParameterError(f"{wanted}, got {len(given)}: {given!r:.100}", "request_id")
     return header or in_body or uuid.uuid4().hex

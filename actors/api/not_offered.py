@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from ...ipc.messages.errors import ParameterError
+from .validation import shown
 
 # Field -> the values that ask for nothing; null is always one.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "stop": ([], ""),
     "presence_penalty": (0,),
@@ -45,14 +45,26 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_offered(body: bytes) -> None:
-    """Raise ParameterError for a field that asks for what this server cannot do. The body is a JSON object."""
+    """Raise ParameterError for a field that asks for what this server cannot do. The body is a valid JSON object.
+
+    Also raises RecursionError.
+    """
     given = _fields.decode(body)
     for field in _NEUTRAL.keys() & given.keys():
-        value = msgspec.json.decode(given[field])
         neutral = _NEUTRAL[field]
-        # 0 and False are equal, but no client means one by the other.
-        if value is not None and not any(
-            value == known and isinstance(value, bool) is isinstance(known, bool) for known in neutral
-        ):
-            rest = f"it may only be {neutral[0]!r}" if neutral else "leave it out"
-            raise ParameterError(f"{field} is not supported yet: {rest}, got {value!r:.100}", field)
+        if not _asks_for_nothing(given[field], neutral):
+            rest = f"it may only be {msgspec.json.encode(neutral[0]).decode()}" if neutral else "leave it out"
+            raise ParameterError(f"{field} is not supported yet: {rest}, got {shown(given[field])}", field)
+
+
+def _asks_for_nothing(value: msgspec.Raw, neutral: tuple[Any, ...]) -> bool:
+    try:
+        decoded = msgspec.json.decode(value)
+    except msgspec.ValidationError:  # a number beyond all bounds
+        return False
+    return decoded is None or any(_same(decoded, known) for known in neutral)
+
+
+def _same(value: Any, known: Any) -> bool:
+    """Equality of JSON values: Python's False is 0, JSON's is not."""
+    return bool(value == known) and isinstance(value, bool) is isinstance(known, bool)

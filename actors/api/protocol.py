@@ -7,7 +7,7 @@ import msgspec
 from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.sampling import RequestOutputKind, SamplingParams
 
-MAX_REQUEST_ID = 256  # characters
+MAX_CHOICES = 128  # as with OpenAI
 
 
 class StreamOptions(msgspec.Struct):
@@ -23,6 +23,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
     temperature: float | None = None
@@ -37,13 +38,17 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     request_id: str | None = None
 
+    @property
+    def num_choices(self) -> int:
+        """Answers to each prompt."""
+        return 1 if self.n is None else self.n
+
     def check(self) -> None:
         """Raise ParameterError for what is wrong with the request as a whole."""
+        if not 1 <= self.num_choices <= MAX_CHOICES:
+            raise ParameterError(f"n must be an integer from 1 to {MAX_CHOICES}, got {self.n}", "n")
         if self.stream_options is not None and not self.stream:
             raise ParameterError("stream_options may only be given with stream=true", "stream_options")
-        if self.request_id is not None and not 1 <= len(self.request_id) <= MAX_REQUEST_ID:
-            wanted = f"request_id must have 1 to {MAX_REQUEST_ID} characters"
-            raise ParameterError(f"{wanted}, got {len(self.request_id)}", "request_id")
 
     def sampling_params(self, max_tokens: int | None) -> SamplingParams:
         """The engine's form. Raises ParameterError for a value out of range."""
@@ -56,7 +61,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
 class CompletionRequest(GenerationRequest, kw_only=True):
     """Body of /v1/completions."""
 
-    prompt: str | list[Any]
+    prompt: str | list[str | int | list[int]]
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or token ids, whose values the engine checks."""
@@ -64,13 +69,12 @@ class CompletionRequest(GenerationRequest, kw_only=True):
             return [self.prompt]
         if not self.prompt:
             raise ParameterError("prompt must not be empty, got []", "prompt")
-        whole = [isinstance(item, str | list) for item in self.prompt]
-        if all(whole):
-            return self.prompt
-        if any(whole):
-            odd = self.prompt[whole.index(False)]
-            raise ParameterError(f"prompt must hold prompts only or token ids only, got {odd!r:.100} among prompts", "prompt")
-        return [self.prompt]
+        prompts = [item for item in self.prompt if not isinstance(item, int)]
+        ids = [item for item in self.prompt if isinstance(item, int)]
+        if prompts and ids:
+            odd = f"token id {ids[0]} among prompts"
+            raise ParameterError(f"prompt must hold prompts only or token ids only, got {odd:.100}", "prompt")
+        return prompts or [ids]
 
     def params(self) -> SamplingParams:
         """Sampling parameters with this route's default length."""

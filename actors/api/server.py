@@ -25,8 +25,9 @@ def bind(config: ApiConfig) -> socket.socket:
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ValueError(f"host {config.host!r} cannot be used: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # what is no name at all is a UnicodeError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"host {config.host!r:.100} cannot be used: {reason}") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
@@ -51,8 +52,8 @@ class _Full(asyncio.Protocol):
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """A client that does not speak HTTP gets its 400, but no traceback in our log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    """A client that does not speak HTTP, or sends a broken body, gets its 400, but no traceback in our log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
 
 
 class HttpServer:

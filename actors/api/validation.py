@@ -11,7 +11,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from ...ipc.messages.errors import ParameterError
 from .errors import ApiError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _NAMES = {
@@ -22,13 +22,16 @@ _NAMES = {
     "array": "a list",
     "object": "an object",
 }
+_SHOWN = 100  # bytes of a wrong value
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
     """The body, at most `limit` bytes of it; `application/json` in UTF-8. Raises ApiError."""
     if request.content_type != "application/json" or "Content-Type" not in request.headers:
         sent = request.headers.get("Content-Type", "none")
-        raise ApiError(415, f"Content-Type must be application/json, got {sent:.100}")
+        raise ApiError(415, f"Content-Type must be application/json, got {sent!r:.100}")
     if (request.content_length or 0) > limit:
         raise _too_large(f"{request.content_length} bytes", limit)
     body = bytearray()
@@ -47,51 +50,60 @@ def _too_large(size: str, limit: int) -> ApiError:
 
 
 @cache
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
 def decode_body(body: bytes, kind: type[T]) -> T:
     """The body as a Struct. Raises ParameterError naming field and value, or ApiError where it is not even JSON.
 
-    A reply stays small whatever was sent: only the first mistake is told, and a value is cut.
+    A reply stays small whatever was sent: only the first mistake is told, and a value is cut. RecursionError passes through.
     """
     try:
         body.decode()  # msgspec does not look into fields that the Struct lacks
-        return _decoder(kind).decode(body)
+        struct: T = _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         raise _explained(body, str(error)) from None
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not valid UTF-8: byte {body[error.start]:#x} at {error.start}") from None
     except msgspec.DecodeError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise ApiError(400, "the body is nested too deeply") from None
+    return struct
 
 
-def _explained(body: bytes, text: str) -> ParameterError:
+def shown(value: msgspec.Raw) -> str:
+    """A value as the client wrote it, cut."""
+    return bytes(memoryview(value)[:_SHOWN]).decode(errors="ignore")
+
+
+def _explained(body: bytes, text: str) -> Exception:
     """msgspec's complaint with the name of the field in the client's terms, and its value."""
-    complaint, _, path = text.removesuffix("`").partition(" - at `")
+    complaint, _, place = text.partition(" - at `")
+    path = place.removesuffix("`")
     field = path.removeprefix("$").removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", complaint):
         field = f"{field}.{missing[1]}" if field else missing[1]
         return ParameterError(f"{field} is required", field)
-    wanted = re.fullmatch(r"Expected `(.*)`, got `.*`", complaint)
-    rule = f"must be {_in_words(wanted[1])}" if wanted else f"is wrong ({complaint})"
-    field = field or "the body"
-    return ParameterError(f"{field} {rule}, got {_value_at(msgspec.json.decode(body), path)!r:.100}", field)
+    value = shown(_value_at(msgspec.Raw(body), path))
+    if not field:
+        return ApiError(400, f"the body must be an object, got {value}")
+    return ParameterError(f"{field} {_rule(complaint)}, got {value}", field.removesuffix("[...]"))
 
 
-def _in_words(types: str) -> str:
-    return " or ".join(_NAMES.get(name, name) for name in types.split(" | "))
+def _rule(complaint: str) -> str:
+    """What would be right, or what is wrong."""
+    if wanted := re.fullmatch(r"Expected `(.*)`, got `.*`", complaint):
+        return "must be " + " or ".join(_NAMES.get(name, name) for name in wanted[1].split(" | "))
+    if complaint.startswith("Invalid value"):
+        return "must be a value that this server knows"
+    return f"is wrong ({complaint})"
 
 
-def _value_at(value: Any, path: str) -> Any:
-    """The value that msgspec's path names, or the innermost one that can be named."""
+def _value_at(value: msgspec.Raw, path: str) -> msgspec.Raw:
+    """The value that msgspec's path names, or the innermost one that can be named; nothing else is decoded."""
     for step in _STEP.finditer(path):
-        key: Any = step[1] or int(step[2])
         try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
+            value = _fields.decode(value)[step[1]] if step[1] else _items.decode(value)[int(step[2])]
+        except (KeyError, IndexError, msgspec.DecodeError):
             break
     return value

@@ -1,0 +1,52 @@
+"""Sending the prompts of one call to the engine, within the server's limit, and taking back what is not finished."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+
+import msgspec
+
+from ...ipc.messages.errors import ParameterError
+from ...ipc.messages.sampling import MAX_SEED, SamplingParams
+from ..frontend.collector import RequestOutputCollector
+from ..frontend.input_processor import Prompt
+from .errors import Overloaded
+from .state import ApiState
+
+
+@asynccontextmanager
+async def submitted(
+    state: ApiState, prompts: Sequence[Prompt], params: SamplingParams, num_choices: int, request_id: str
+) -> AsyncIterator[list[RequestOutputCollector]]:
+    """Have each prompt answered `num_choices` times; leaving the block, however, aborts what is not finished.
+
+    The choices of a prompt follow one another. Raises what is wrong with one of the prompts, and then none is answered.
+    """
+    total = len(prompts) * num_choices
+    room = state.engine.config.scheduler.max_num_seqs + state.config.max_num_queued_reqs
+    if total > room:
+        raise ParameterError(f"prompt asks for {total} answers, but this server takes at most {room} at once", "prompt")
+    with ExitStack() as stack:
+        collectors = []
+        for index in range(total):
+            if state.engine.num_unfinished_requests >= room:
+                raise Overloaded(f"{room} requests run and wait already, as many as this server takes; try again later")
+            number, choice = divmod(index, num_choices)
+            external_id = request_id if total == 1 else f"{request_id}-{index}"
+            try:
+                collector = await state.engine.add_request(external_id, prompts[number], _params_of(params, choice))
+            except ParameterError as error:
+                raise _named(error, number, len(prompts)) from None
+            stack.callback(collector.close)
+            collectors.append(collector)
+        yield collectors
+
+
+def _params_of(params: SamplingParams, choice: int) -> SamplingParams:
+    """The parameters of one choice: with a seed, each has its own, and the same one the next time."""
+    if choice == 0 or params.seed is None or params.seed < 0:
+        return params
+    return msgspec.structs.replace(params, seed=(params.seed + choice) % (MAX_SEED + 1))
+
+
+def _named(error: ParameterError, number: int, count: int) -> ParameterError:
+    return error if count == 1 else ParameterError(f"{error} (in prompt {number} of {count})", error.parameter, error.code)

@@ -1,0 +1,205 @@
+"""ScriptedEngine: an engine without processes, whose answers are in the hands of the test."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tiny_checkpoint import EOS_TOKEN_ID, FIRST_BYTE_ID
+
+from ringpost.actors.config import engine_config, resolve_config
+from ringpost.actors.errors import EngineDeadError
+from ringpost.actors.frontend.collector import RequestOutputCollector
+from ringpost.actors.frontend.input_processor import InputProcessor, Prompt, TokensPrompt
+from ringpost.actors.frontend.output_processor import OutputProcessor
+from ringpost.actors.frontend.outputs import RequestOutput
+from ringpost.actors.frontend.renderer import Renderer
+from ringpost.actors.frontend.stats import FrontendStats
+from ringpost.ipc.messages.outputs import EngineDescription, FinishReason, TokenDelta
+from ringpost.ipc.messages.requests import AddRequest
+from ringpost.ipc.messages.sampling import SamplingParams
+
+NUM_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class End:
+    """The last step of an answer: its tokens, and the reason why no more come."""
+
+    text: str = ""
+    reason: FinishReason = "length"
+    stop_reason: int | None = None
+
+
+Step: TypeAlias = str | bytes | End | Exception  # text, bytes of a text, the end, or a failure
+
+
+def token_ids(text: str | bytes) -> list[int]:
+    """The tokens by which the engine says a text: one a byte."""
+    return [FIRST_BYTE_ID + byte for byte in (text.encode() if isinstance(text, str) else text)]
+
+
+class _Collector(RequestOutputCollector):
+    """Takes the next step of the script only when its consumer has taken the one before, so that no two are merged."""
+
+    script: list[Step]
+    play: Callable[[Step], None]
+
+    def get_nowait(self) -> RequestOutput | None:
+        while self.script and self._output is None and self._error is None:
+            self.play(self.script.pop(0))
+        return super().get_nowait()
+
+
+class ScriptedRequest:
+    """A request that has reached the engine."""
+
+    def __init__(self, outputs: OutputProcessor, message: AddRequest, params: SamplingParams) -> None:
+        self._outputs = outputs
+        self.message = message
+        self.params = params  # as the caller gave them
+        self.position = 0
+
+    def say(self, step: Step) -> None:
+        """What the core would send now."""
+        request = self.message.request
+        if isinstance(step, Exception):
+            self._outputs.fail(request, step)
+            return
+        if isinstance(step, End):
+            tokens = token_ids(step.text)
+            if step.reason == "stop":
+                tokens.append(EOS_TOKEN_ID if step.stop_reason is None else step.stop_reason)
+            delta = TokenDelta(request, self.position, tokens, step.reason, step.stop_reason)
+        else:
+            delta = TokenDelta(request, self.position, token_ids(step))
+        self._outputs.process([delta])
+        self.position += len(delta.tokens)
+
+
+class ScriptedEngine:
+    """An EngineClient with the real checks, tokenizer, collectors and texts of AsyncLLM, and a script instead of a core.
+
+    `answers` holds the steps for each text prompt, and under None those for all others; where they run out before an `End`,
+    the request waits for what the test lets it `say`.
+    """
+
+    def __init__(self, model: str, **options: Any) -> None:
+        self.config = resolve_config(engine_config(model=model, **options))
+        self.answers: dict[str | None, Sequence[Step]] = {None: ("Hel", "lo", End("!"))}
+        self.requests: list[ScriptedRequest] = []
+        self.aborted: list[str] = []  # ids of requests whose consumer left before their end
+        self.refusal: Exception | None = None  # what `add_request` raises
+        self.may_render = asyncio.Event()  # cleared, it holds prompts up while they are rendered
+        self.may_render.set()
+        self.rendering = 0
+        self._renderer = Renderer(self.config.checkpoint)
+        self._inputs = InputProcessor(self.config, self._renderer, NUM_BLOCKS)
+        self._outputs = OutputProcessor()
+        self._error: Exception | None = None
+        self._news = asyncio.Event()
+        self._number = 0
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something has come true of the requests; the watchdog ends a wait that is in vain."""
+        while not condition():
+            self._news.clear()
+            await self._news.wait()
+
+    async def nth_request(self, number: int) -> ScriptedRequest:
+        """A request, counted from 0, as soon as it is there."""
+        await self.until(lambda: len(self.requests) > number)
+        return self.requests[number]
+
+    def die(self, reason: str = "worker0.0 (pid 7): ProcessDied: killed by signal 9") -> None:
+        """End as when a process of the engine has died."""
+        self._error = EngineDeadError(reason)
+        self._outputs.fail_all(self._error)
+
+    def shutdown(self) -> None:
+        """End as when the engine is shut down."""
+        self._error = EngineDeadError("the engine was shut down")
+        for request in self._outputs.live():
+            self._outputs.abort(request)
+
+    @property
+    def stats(self) -> FrontendStats:
+        return self._outputs.stats
+
+    @property
+    def is_running(self) -> bool:
+        return self._error is None
+
+    @property
+    def errored(self) -> bool:
+        return self._error is not None
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        return len(self._outputs)
+
+    async def check_health(self) -> None:
+        if self._error is not None:
+            raise EngineDeadError(str(self._error))
+
+    async def describe(self) -> EngineDescription:
+        await self.check_health()
+        return EngineDescription(len(self._outputs), 0, NUM_BLOCKS, NUM_BLOCKS, 0)
+
+    async def add_request(
+        self, request_id: str | None, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> RequestOutputCollector:
+        await self.check_health()
+        if self.refusal is not None:
+            raise self.refusal
+        params = sampling_params or SamplingParams()
+        content = self._inputs.check(prompt, params)
+        external_id = uuid.uuid4().hex if request_id is None else self._inputs.check_request_id(request_id)
+        self._number += 1
+        number = self._number
+        delta = params.output_kind == "delta"
+        collector = _Collector(external_id, delta=delta, on_abandon=lambda: self._abandon(number, external_id))
+        collector.script = list(self.answers.get(content if isinstance(content, str) else None, self.answers[None]))
+        detokenizer = self._renderer.detokenizer(skip_special_tokens=params.skip_special_tokens)
+        self._outputs.add(number, params, collector, detokenizer, content)
+        try:
+            await self._render()
+            message = await self._inputs.process(number, external_id, content, params)
+        except BaseException:
+            self._abandon(number, external_id)
+            raise
+        self._outputs.tokenized(number, message.prompt)
+        request = ScriptedRequest(self._outputs, message, params)
+        collector.play = request.say
+        self.requests.append(request)
+        self._news.set()
+        return collector
+
+    async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
+        await self._render()
+        return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
+
+    async def _render(self) -> None:
+        self.rendering += 1
+        self._news.set()
+        try:
+            await self.may_render.wait()
+        finally:
+            self.rendering -= 1
+            self._news.set()
+
+    def _abandon(self, number: int, external_id: str) -> None:
+        if self._outputs.discard(number):
+            self.aborted.append(external_id)
+            self._news.set()
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        for external_id in [request_id] if isinstance(request_id, str) else request_id:
+            for request in self._outputs.requests_of(external_id):
+                self._outputs.abort(request)
+
+    def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        raise NotImplementedError("the server takes outputs from collectors")

@@ -1,0 +1,430 @@
+"""Requests that are refused: by a status, and in words that name the field and the value."""
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from api_client import CHAT, COMPLETIONS
+from scripted_engine import ScriptedEngine
+from served_app import AppClient, connection, served
+from tiny_checkpoint import write_tiny_llama
+
+LIMIT = 1000  # bytes of a body
+
+SCALARS: dict[str, list[Any]] = {
+    "model": [5, [], {}, True],
+    "stream": [1, "true", []],
+    "stream_options": [5, [], "x"],
+    "max_tokens": ["5", 1.5, 1.0, True, [], {}],
+    "min_tokens": ["5", 1.5, False],
+    "temperature": ["1", True, []],
+    "top_p": ["1", True, {}],
+    "top_k": ["1", 1.5, True],
+    "min_p": ["1", False],
+    "seed": ["1", 1.5, True],
+    "logit_bias": [5, [1], "x"],
+    "stop_token_ids": [5, "x", {}],
+    "ignore_eos": [0, "x"],
+    "skip_special_tokens": [1, "x"],
+    "return_token_ids": [1, "x"],
+    "request_id": [5, True, []],
+}
+OUT_OF_RANGE: dict[str, list[Any]] = {
+    "max_tokens": [0, -1, 2**64, 10**4000],
+    "min_tokens": [-1, 2**64],
+    "temperature": [-0.1, 2.1, 10**4000],
+    "top_p": [0, 1.1],
+    "top_k": [-2, 2**64],
+    "min_p": [-0.1, 1.1],
+    "seed": [-2, 2**63, 2**64, 10**4000],
+    "request_id": ["", "x" * 257, "a\nb", "a\u0000b"],
+    "logit_bias": [{"-1": 1}, {"268": 1}, {"x": 1}, {"1.5": 1}, {str(2**64): 1}],
+    "stop_token_ids": [[-1], [268], [2**64]],
+}
+NOT_OFFERED: dict[str, list[Any]] = {
+    "n": [2, 0, 1.5, True, "1", 10**4000],
+    "best_of": [2],
+    "stop": ["x", ["x"], 5],
+    "presence_penalty": [0.5],
+    "frequency_penalty": [-0.5],
+    "repetition_penalty": [1.1],
+    "logprobs": [1, 0, True],
+    "top_logprobs": [1],
+    "prompt_logprobs": [0, 1],
+    "echo": [True],
+    "suffix": ["x"],
+    "tools": [[{}]],
+    "tool_choice": ["required", {"type": "function"}],
+    "response_format": [{"type": "json_object"}],
+    "structured_outputs": [{"json": {}}],
+    "chat_template_kwargs": [{"a": 1}],
+    "continue_final_message": [True],
+    "add_generation_prompt": [False],
+    "allowed_token_ids": [[]],
+    "priority": [1],
+}
+NEUTRAL: dict[str, list[Any]] = {
+    "n": [1, 1.0],
+    "best_of": [1],
+    "stop": [[], ""],
+    "presence_penalty": [0, 0.0],
+    "frequency_penalty": [0],
+    "repetition_penalty": [1, 1.0],
+    "logprobs": [False],
+    "top_logprobs": [0],
+    "echo": [False],
+    "suffix": [""],
+    "tools": [[]],
+    "tool_choice": ["none", "auto"],
+    "response_format": [{"type": "text"}],
+    "priority": [0],
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest_asyncio.fixture
+async def api(tiny: str) -> AsyncIterator[AppClient]:
+    async with served(ScriptedEngine(tiny, max_model_len=64)) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def small_api(tiny: str) -> AsyncIterator[AppClient]:
+    """It takes bodies of a thousand bytes."""
+    async with served(ScriptedEngine(tiny), max_body_bytes=LIMIT) as client:
+        yield client
+
+
+def bodies(fields: dict[str, Any]) -> list[tuple[str, bytes]]:
+    """The same fields on both routes. Integers may be larger than Python writes."""
+    written = "".join(f', "{name}": {written_value(value)}' for name, value in fields.items())
+    prompts = ((COMPLETIONS, '"prompt": "hi"'), (CHAT, '"messages": [{"role": "user", "content": "hi"}]'))
+    return [(path, f"{{{prompt}{written}}}".encode()) for path, prompt in prompts]
+
+
+def written_value(value: Any) -> str:
+    return "1" + "0" * 5000 if value == 10**4000 else json.dumps(value)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", SCALARS)
+async def test_a_value_of_a_wrong_type_is_named(api: AppClient, field: str) -> None:
+    for value in SCALARS[field]:
+        for path, body in bodies({field: value}):
+            error = await api.refused(path, body)
+            assert error["param"] == field
+            assert error["message"].startswith(f"{field} must be ")
+            assert error["message"].endswith(f"got {json.dumps(value)}")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", [*SCALARS, *NOT_OFFERED])
+async def test_null_is_like_leaving_a_field_out(api: AppClient, field: str) -> None:
+    for path, body in bodies({field: None}):
+        assert (await api.call(path, body)).status == 200
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", OUT_OF_RANGE)
+async def test_a_value_out_of_range_is_named(api: AppClient, field: str) -> None:
+    for value in OUT_OF_RANGE[field]:
+        for path, body in bodies({field: value}):
+            error = await api.refused(path, body)
+            assert error["param"] == field
+            assert error["message"].startswith(field)
+            assert "got " in error["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1" + b"0" * 5000])
+async def test_a_number_beyond_all_bounds_is_named(api: AppClient, number: bytes) -> None:
+    for field in (b"temperature", b"logit_bias", b"n"):
+        value = b'{"5": ' + number + b"}" if field == b"logit_bias" else number
+        error = await api.refused(COMPLETIONS, b'{"prompt": "hi", "' + field + b'": ' + value + b"}")
+        assert error["param"] == field.decode()
+        assert value[:50].decode() in error["message"]
+    assert (await api.call(COMPLETIONS, b'{"prompt": "hi", "unknown": ' + number + b"}")).status == 200
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("fields", "param", "named"),
+    [
+        ({"logit_bias": {"5": "x"}}, "logit_bias", '{"5": "x"}'),
+        ({"logit_bias": {"5": None}}, "logit_bias", "null"),
+        ({"stop_token_ids": [1, "x"]}, "stop_token_ids[1]", '"x"'),
+        ({"stream": True, "stream_options": {"include_usage": 5}}, "stream_options.include_usage", "5"),
+        ({"stream_options": {}}, "stream_options", "stream=true"),
+        ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
+        ({"min_tokens": 9, "max_tokens": 5}, "min_tokens", "9"),
+    ],
+)
+async def test_a_mistake_inside_a_field_or_between_fields(api: AppClient, fields: Any, param: str, named: str) -> None:
+    for path, body in bodies(fields):
+        error = await api.refused(path, body)
+        assert error["param"] == param
+        assert named in error["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", NOT_OFFERED)
+async def test_a_field_that_is_not_offered_is_refused(api: AppClient, field: str) -> None:
+    for value in NOT_OFFERED[field]:
+        for path, body in bodies({field: value}):
+            error = await api.refused(path, body)
+            assert error["param"] == field
+            assert error["message"].startswith(f"{field} is not supported yet: ")
+            assert written_value(value)[:100] in error["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", NEUTRAL)
+async def test_a_value_that_asks_for_nothing_is_taken(api: AppClient, field: str) -> None:
+    for value in NEUTRAL[field]:
+        for path, body in bodies({field: value}):
+            assert (await api.call(path, body)).status == 200, value
+
+
+@pytest.mark.asyncio
+async def test_unknown_fields_are_ignored(api: AppClient) -> None:
+    for path, body in bodies({"foo": 1, "user": "me", "store": False, "metadata": {"a": [None]}}):
+        assert (await api.call(path, body)).status == 200
+
+
+PROMPTS: list[tuple[Any, str, str]] = [
+    ("", "prompt", "empty"),
+    ([], "prompt", "empty"),
+    ([""], "prompt", "empty"),
+    (["ok", ""], "prompt", "in prompt 1 of 2"),
+    ([[]], "prompt", "empty"),
+    ([[5], []], "prompt", "in prompt 1 of 2"),
+    (["a", 1], "prompt", "token id 1"),
+    ([1, "a"], "prompt", "token id 1"),
+    ([[1], 1], "prompt", "token id 1"),
+    ([[1], ["x"]], "prompt[1][0]", '"x"'),
+    ([True], "prompt[0]", "true"),
+    ([1.5], "prompt[0]", "1.5"),
+    ([1.0], "prompt[0]", "1.0"),
+    ([None], "prompt[0]", "null"),
+    ([{}], "prompt[0]", "{}"),
+    ([[[1]]], "prompt[0][0]", "[1]"),
+    ([268], "prompt", "268"),
+    ([[5], [268]], "prompt", "in prompt 1 of 2"),
+    ([-1], "prompt", "-1"),
+    ([9007199254740993], "prompt", "9007199254740993"),
+    ([2**64], "prompt", str(2**64)),
+    (None, "prompt", "null"),
+    (5, "prompt", "5"),
+    ({"prompt": "a"}, "prompt", "{"),
+    ([5] * 64, "prompt", "64 tokens"),
+    ("a" * 64, "prompt", "64 tokens"),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("prompt", "param", "named"), PROMPTS, ids=lambda value: str(value)[:20])
+async def test_a_wrong_prompt_is_named(api: AppClient, prompt: Any, param: str, named: str) -> None:
+    error = await api.refused(COMPLETIONS, {"prompt": prompt})
+    assert error["param"] == param
+    assert error["message"].startswith("prompt")
+    assert named in error["message"]
+
+
+@pytest.mark.asyncio
+async def test_no_prompt_of_a_refused_call_is_left_in_the_engine(tiny: str) -> None:
+    engine = ScriptedEngine(tiny)
+    async with served(engine) as api:
+        await api.refused(COMPLETIONS, {"prompt": ["ok", ""]})
+    assert engine.num_unfinished_requests == 0
+    assert len(engine.aborted) == 2
+
+
+MESSAGES: list[tuple[Any, str, str]] = [
+    ([], "messages", "[]"),
+    (None, "messages", "null"),
+    ("hi", "messages", '"hi"'),
+    ([5], "messages[0]", "5"),
+    ([{"role": "user", "content": None}], "messages[0].content", "null"),
+    ([{"role": "user"}], "messages[0].content", "required"),
+    ([{"role": "user", "content": 5}], "messages[0].content", "5"),
+    ([{"role": "user", "content": "a"}, {"content": "a"}], "messages[1].role", "required"),
+    ([{"role": 7, "content": "a"}], "messages[0].role", "7"),
+    ([{"role": "user", "content": "a", "name": 7}], "messages[0].name", "7"),
+    ([{"role": "user", "content": [5]}], "messages[0].content[0]", "5"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text", "required"),
+    ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0].text", "5"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0].type", "image_url"),
+    ([{"role": "user", "content": "a" * 64}], "messages", "tokens"),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("messages", "param", "named"), MESSAGES, ids=lambda value: str(value)[:40])
+async def test_a_wrong_message_is_named(api: AppClient, messages: Any, param: str, named: str) -> None:
+    error = await api.refused(CHAT, {"messages": messages})
+    assert error["param"] == param
+    assert named in error["message"]
+
+
+@pytest.mark.asyncio
+async def test_a_field_that_must_be_there(api: AppClient) -> None:
+    assert (await api.refused(COMPLETIONS, {}))["message"] == "prompt is required"
+    assert (await api.refused(CHAT, {}))["param"] == "messages"
+
+
+@pytest.mark.asyncio
+async def test_parts_of_a_content_are_joined(tiny: str) -> None:
+    engine = ScriptedEngine(tiny)
+    async with served(engine) as api:
+        for content in (
+            "Hi",
+            [{"type": "text", "text": "Hi"}],
+            "H\ni",
+            [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}],
+        ):
+            await api.ask(CHAT, {"messages": [{"role": "user", "content": content}]})
+    one, as_part, two, as_parts = [request.message.prompt for request in engine.requests]
+    assert one == as_part != two == as_parts
+
+
+NOT_JSON: list[tuple[bytes, str]] = [
+    (b"", "JSON"),
+    (b"{", "JSON"),
+    (b'{"prompt":', "JSON"),
+    (b'{"prompt": "hi"} x', "JSON"),
+    (b'{"prompt": NaN}', "JSON"),
+    (b'{"prompt": "hi", "temperature": NaN}', "JSON"),
+    (b'{"prompt": "hi", "temperature": Infinity}', "JSON"),
+    (b"\xff", "UTF-8: byte 0xff at 0"),
+    (b'{"prompt": "\xff"}', "UTF-8"),
+    (b'{"prompt": "hi", "foo": "\xff"}', "UTF-8"),
+    (b'{"prompt": "\\ud83d"}', "JSON"),
+    (b'{"prompt": "hi", "foo": "\\ud83d"}', "JSON"),
+    (b"[]", "must be an object, got []"),
+    (b"5", "must be an object, got 5"),
+    (b'"x"', 'must be an object, got "x"'),
+    (b"null", "must be an object, got null"),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("body", "named"), NOT_JSON)
+async def test_a_body_that_is_no_object(api: AppClient, body: bytes, named: str) -> None:
+    error = await api.refused(COMPLETIONS, body)
+    assert error["param"] is None
+    assert named in error["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("place", ['"foo": ', '"tools": ', '"seed": ', '"logit_bias": ', '"prompt": '])
+async def test_nesting_is_never_a_fault_of_the_servers(api: AppClient, place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """However the depth lies to what the interpreter can take: the answer is 200 or 400."""
+    for depth in (2, 100, *range(900, 1010, 5), 100_000):
+        nested = "[" * depth + "]" * depth
+        body = f"{{{place}{nested}}}" if "prompt" in place else f'{{"prompt": "hi", {place}{nested}}}'
+        reply = await api.call(COMPLETIONS, body.encode())
+        assert reply.status == 400 or (place, reply.status) == ('"foo": ', 200), (depth, reply.body)
+        assert len(reply.body) < LIMIT
+    assert not caplog.records
+
+
+@pytest.mark.asyncio
+async def test_a_reply_is_small_however_many_mistakes_there_are(api: AppClient) -> None:
+    for content in (5, None, [5] * 3):
+        await api.refused(CHAT, {"messages": [{"role": "user", "content": content}] * 5000})
+    await api.refused(COMPLETIONS, {"prompt": "hi", "seed": "x" * 100_000})
+    await api.refused(COMPLETIONS, {"prompt": "hi", "n": ["x" * 100_000]})
+    await api.refused(COMPLETIONS, {"prompt": ["x" * 100_000]})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", ""]
+)
+async def test_a_wrong_content_type(api: AppClient, kind: str) -> None:
+    reply = await api.call(COMPLETIONS, b'{"prompt": "hi"}', {"Content-Type": kind})
+    assert reply.status == 415
+    assert repr(kind) in reply.error["message"]
+    assert "application/json" in reply.error["message"]
+
+
+@pytest.mark.asyncio
+async def test_no_content_type_and_one_that_is_no_text(api: AppClient) -> None:
+    for header in (b"", b"Content-Type: text/\xff\r\n"):
+        answer = await api.raw(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n" + header + b"\r\n{}"
+        )
+        assert answer.startswith(b"HTTP/1.1 415 ")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
+async def test_right_content_types(api: AppClient, kind: str) -> None:
+    assert (await api.call(COMPLETIONS, b'{"prompt": "hi"}', {"Content-Type": kind})).status == 200
+
+
+def padded(size: int) -> bytes:
+    """A good body of so many bytes."""
+    return b'{"prompt": "hi"}'.ljust(size)
+
+
+async def chunked(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), 100):
+        yield content[start : start + 100]
+
+
+@pytest.mark.asyncio
+async def test_the_largest_body(small_api: AppClient) -> None:
+    for size, status in ((LIMIT, 200), (LIMIT + 1, 413), (50 * LIMIT, 413)):
+        with_length = await small_api.call(COMPLETIONS, padded(size))
+        without = await small_api.call(COMPLETIONS, chunked(padded(size)), {"Content-Type": "application/json"})
+        assert with_length.status == without.status == status
+        if status == 413:
+            assert with_length.error["code"] == without.error["code"] == "body_too_large"
+            assert f"at most {LIMIT} bytes" in without.error["message"]
+            assert str(size) in with_length.error["message"]
+
+
+@pytest.mark.asyncio
+async def test_a_compressed_body_counts_as_what_it_expands_to(small_api: AppClient) -> None:
+    async def send(content: bytes) -> tuple[int, bytes]:
+        reply = await small_api.call(COMPLETIONS, content, {"Content-Encoding": "gzip"})
+        return reply.status, reply.body
+
+    assert (await send(gzip.compress(padded(LIMIT))))[0] == 200
+    for size in (LIMIT + 1, 100_000, 50_000_000):
+        status, body = await send(gzip.compress(padded(size), 1 if size > LIMIT * LIMIT else 9))
+        assert status == 413, body
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("content", [b"\x1f\x8bnonsense", b'{"prompt": "hi"}', gzip.compress(padded(100))[:-20]])
+async def test_a_body_that_is_not_compressed_as_it_says(
+    small_api: AppClient, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = await small_api.call(COMPLETIONS, content, {"Content-Encoding": "gzip"})
+    assert reply.status == 400
+    assert reply.error["type"] == "invalid_request_error"
+    assert not caplog.records
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_never_comes_to_its_end(tiny: str) -> None:
+    """The client leaves before: nothing reaches the engine, and the next request is answered."""
+    engine = ScriptedEngine(tiny)
+    async with served(engine) as api:
+        async with connection(api.url) as (_, writer):
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            writer.write(head + b'Content-Length: 999\r\n\r\n{"prompt": "hi"')
+        assert (await api.call(COMPLETIONS, {"prompt": "hi"})).status == 200
+        left = 'ringpost:http_requests_total{handler="/v1/completions",method="POST",status="499"} 1.0'
+        while left not in (await api.get("/metrics")).body.decode():
+            pass
+    assert len(engine.requests) == 1
