@@ -7,17 +7,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .actors.api.app import build_app
     from .actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineStartError, RequestEnded
     from .actors.frontend.async_llm import AsyncLLM
     from .actors.frontend.collector import RequestOutputCollector
     from .actors.frontend.engine_client import EngineClient
     from .actors.frontend.input_processor import Prompt
     from .actors.frontend.outputs import CompletionOutput, RequestMetrics, RequestOutput
-    from .ipc.messages.config import EngineConfig
+    from .ipc.messages.config import ApiConfig, EngineConfig
+    from .ipc.messages.errors import ParameterError
     from .ipc.messages.sampling import RequestOutputKind, SamplingParams
     from .model_runner.checkpoint.errors import CheckpointError
 
 _HOMES = {
+    "ApiConfig": ".ipc.messages.config",
     "AsyncLLM": ".actors.frontend.async_llm",
     "CheckpointError": ".model_runner.checkpoint.errors",
     "CompletionOutput": ".actors.frontend.outputs",
@@ -27,6 +30,7 @@ _HOMES = {
     "EngineError": ".actors.errors",
     "EngineGenerateError": ".actors.errors",
     "EngineStartError": ".actors.errors",
+    "ParameterError": ".ipc.messages.errors",
     "Prompt": ".actors.frontend.input_processor",
     "RequestEnded": ".actors.errors",
     "RequestMetrics": ".actors.frontend.outputs",
@@ -34,9 +38,11 @@ _HOMES = {
     "RequestOutputCollector": ".actors.frontend.collector",
     "RequestOutputKind": ".ipc.messages.sampling",
     "SamplingParams": ".ipc.messages.sampling",
+    "build_app": ".actors.api.app",
 }
 
 __all__ = [
+    "ApiConfig",
     "AsyncLLM",
     "CheckpointError",
     "CompletionOutput",
@@ -46,6 +52,7 @@ __all__ = [
     "EngineError",
     "EngineGenerateError",
     "EngineStartError",
+    "ParameterError",
     "Prompt",
     "RequestEnded",
     "RequestMetrics",
@@ -53,6 +60,7 @@ __all__ = [
     "RequestOutputCollector",
     "RequestOutputKind",
     "SamplingParams",
+    "build_app",
 ]
 
 

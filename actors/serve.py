@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from aiohttp import web
 
 from ..ipc.messages.config import EngineConfig
 from .api.app import build_app, gate_of
+from .api.gate import Gate
 from .api.server import HttpServer, bind
 from .config import add_engine_arguments, engine_config, engine_options
 from .frontend.async_llm import AsyncLLM
@@ -108,5 +109,14 @@ async def _drain(app: web.Application, engine: AsyncLLM, signals: StopSignals, s
     gate = gate_of(app)
     gate.close()
     logger.warning("shutting down: %d requests have %g s to finish; a second signal stops now", gate.inside, seconds)
-    await first_of(gate.wait_empty(), signals.second.wait(), engine.wait_ended(), asyncio.sleep(seconds))
-    await all_of([engine.shutdown(), first_of(gate.wait_empty(), asyncio.sleep(_LAST_WORDS))])
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await first_of(gate.wait_empty(), signals.second.wait(), engine.wait_ended())
+    await all_of([engine.shutdown(), _wait_empty(gate, _LAST_WORDS)])
+
+
+async def _wait_empty(gate: Gate, seconds: float) -> None:
+    """Return when no request is in progress, or after so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await gate.wait_empty()

@@ -77,7 +77,7 @@ async def _authorize(request: web.Request, handler: Handler) -> web.StreamRespon
     key = request.app[STATE].config.api_key
     if key is not None and "/v1/" in request.path:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(errors="replace"), key.encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(errors="surrogateescape"), key.encode()):
             raise ApiError(401, "Authorization must be 'Bearer' and this server's API key", code="invalid_api_key")
     return await handler(request)
 

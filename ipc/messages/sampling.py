@@ -98,8 +98,8 @@ def _output_kind(field: str, value: Any) -> RequestOutputKind:
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How to choose tokens and when to stop. Names, defaults and ranges are vLLM's.
 
-    Raises ParameterError (a ValueError), naming the field and the value, for a wrong type or range. Instances are immutable and keep
-    no reference to a list or dict passed in.
+    Raises ParameterError (a ValueError), naming the field and the value, for a wrong type or range. Instances are immutable and
+    keep no reference to a list or dict passed in.
     """
 
     temperature: float = 1.0  # 0 is greedy

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client; t
 
 @pytest.fixture(scope="module")
 def server(smollm2: str) -> Iterator[ServerProcess]:
-    with running_server("--dtype", "float32", "--max-model-len", "512") as running:
+    with running_server("--dtype", "float32", "--max-model-len", "512", "--num-threads", "1") as running:
         yield running
         assert running.stderr() == ""
 

@@ -55,8 +55,9 @@ class _Collector(RequestOutputCollector):
 class ScriptedRequest:
     """A request that has reached the engine."""
 
-    def __init__(self, outputs: OutputProcessor, message: AddRequest, params: SamplingParams) -> None:
+    def __init__(self, outputs: OutputProcessor, message: AddRequest, params: SamplingParams, script: list[Step]) -> None:
         self._outputs = outputs
+        self.unsaid = script  # steps that nobody has asked for yet
         self.message = message
         self.params = params  # as the caller gave them
         self.position = 0
@@ -170,7 +171,7 @@ class ScriptedEngine:
             self._abandon(number, external_id)
             raise
         self._outputs.tokenized(number, message.prompt)
-        request = ScriptedRequest(self._outputs, message, params)
+        request = ScriptedRequest(self._outputs, message, params, collector.script)
         collector.play = request.say
         self.requests.append(request)
         self._news.set()

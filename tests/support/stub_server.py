@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +55,7 @@ class StubServer:
     keys: list[str | None] = field(default_factory=list)  # of all requests
     was_asked: threading.Event = field(default_factory=threading.Event)
     was_left: threading.Event = field(default_factory=threading.Event)  # by a client that had no whole answer
+    stop: Callable[[], object] = lambda: None
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         return await self._send(request, self.models)
@@ -85,29 +86,35 @@ class StubServer:
 def stub_server(*replies: Reply, models: Reply | None = None) -> Iterator[StubServer]:
     """A server that gives these replies, with two models unless told otherwise."""
     stub = StubServer(list(replies), models or Reply(MODELS))
-    runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
-    loop, stop, ready = runner.get_loop(), asyncio.Event(), threading.Event()
-    thread = threading.Thread(target=runner.run, args=(_serve(stub, stop, ready),))
+    ready = threading.Event()
+    thread = threading.Thread(target=_run, args=(stub, ready))
     thread.start()
     ready.wait()
     try:
         yield stub
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        stub.stop()
         thread.join()
-        runner.close()
 
 
-async def _serve(stub: StubServer, stop: asyncio.Event, ready: threading.Event) -> None:
+def _run(stub: StubServer, ready: threading.Event) -> None:
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(_serve(stub, ready))
+
+
+async def _serve(stub: StubServer, ready: threading.Event) -> None:
     app = web.Application()
     app.add_routes([web.get("/v1/models", stub.list_models), web.post("/v1/chat/completions", stub.chat)])
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    stub.stop = lambda: loop.call_soon_threadsafe(stopped.set)
     try:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         stub.url = site.name
+        ready.set()
+        await stopped.wait()
     finally:
         ready.set()
-    await stop.wait()
-    await runner.cleanup()
+        await runner.cleanup()

@@ -115,7 +115,7 @@ def test_min_tokens_beyond_the_room_for_an_answer(inputs: InputProcessor, max_to
 
 
 def test_min_tokens_beyond_the_cache(config: EngineConfig, renderer: Renderer) -> None:
-    with pytest.raises(ParameterError, match="min_tokens must be at most 7, .* got 8"):
+    with pytest.raises(ParameterError, match=r"min_tokens must be at most 7, .* got 8"):
         process(InputProcessor(config, renderer, 1), [5] * 10, max_tokens=None, min_tokens=8)
 
 

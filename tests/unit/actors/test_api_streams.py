@@ -1,0 +1,438 @@
+"""Answers as they leave the server, byte by byte, and clients that leave before they are complete."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from api_client import CHAT, COMPLETIONS, Json
+from scripted_engine import End, ScriptedEngine, Step, token_ids
+from served_app import AppClient, Reply, connection, served
+from tiny_checkpoint import EOS_TOKEN_ID, write_tiny_llama
+
+from ringpost.actors.errors import EngineDeadError
+from ringpost.ipc.messages.errors import ParameterError
+
+BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
+PATHS = list(BODIES)
+PROMPT_TOKENS = {COMPLETIONS: token_ids("hi")}
+DETAILS = {"prompt_tokens_details": {"cached_tokens": 0}}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def engine(tiny: str) -> ScriptedEngine:
+    return ScriptedEngine(tiny)
+
+
+@pytest_asyncio.fixture
+async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
+    async with served(engine) as client:
+        yield client
+
+
+async def streamed(api: AppClient, path: str, **fields: Any) -> Reply:
+    return await api.call(path, BODIES[path] | {"stream": True} | fields, {"X-Request-Id": "r"})
+
+
+def usage(prompt: int, completion: int) -> Json:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion} | DETAILS
+
+
+def without(event: Json, *keys: str) -> Json:
+    return {key: value for key, value in event.items() if key not in keys}
+
+
+@pytest.mark.asyncio
+async def test_the_bytes_of_a_completion(api: AppClient) -> None:
+    reply = await streamed(api, COMPLETIONS)
+    assert reply.status == 200
+    assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert reply.headers["Cache-Control"] == "no-cache"
+    assert reply.headers["X-Request-Id"] == "r"
+    start = f'data: {{"id":"cmpl-r","object":"text_completion","created":{reply.events[0]["created"]},"model":"m","choices":[{{"index":0,'
+    choices = [
+        '"text":"Hel","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n',
+        '"text":"lo","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n',
+        '"text":"!","logprobs":null,"finish_reason":"length","stop_reason":null}]}\n\n',
+    ]
+    assert reply.body.decode() == "".join(start + choice for choice in choices) + "data: [DONE]\n\n"
+
+
+@pytest.mark.asyncio
+async def test_the_bytes_of_a_chat(api: AppClient) -> None:
+    reply = await streamed(api, CHAT)
+    start = f'data: {{"id":"chatcmpl-r","object":"chat.completion.chunk","created":{reply.events[0]["created"]},"model":"m",'
+    middle = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n'
+    choices = [
+        '"choices":[{"index":0,"delta":{"role":"assistant","content":""}' + middle,
+        '"choices":[{"index":0,"delta":{"content":"Hel"}' + middle,
+        '"choices":[{"index":0,"delta":{"content":"lo"}' + middle,
+        '"choices":[{"index":0,"delta":{"content":"!"},"logprobs":null,"finish_reason":"length","stop_reason":null}]}\n\n',
+    ]
+    assert reply.body.decode() == "".join(start + choice for choice in choices) + "data: [DONE]\n\n"
+
+
+@pytest.mark.asyncio
+async def test_an_end_without_text(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers[None] = ["a", End("", "stop")]
+    last = (await streamed(api, COMPLETIONS)).events[-1]["choices"][0]
+    assert (last["text"], last["finish_reason"], last["stop_reason"]) == ("", "stop", None)
+    last = (await streamed(api, CHAT)).events[-1]["choices"][0]
+    assert (last["delta"], last["finish_reason"]) == ({}, "stop")
+    engine.answers[None] = [End("", "stop", token_ids("x")[0])]
+    for path in PATHS:
+        last = (await streamed(api, path)).events[-1]["choices"][0]
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", token_ids("x")[0])
+
+
+@pytest.mark.asyncio
+async def test_a_newline_stays_inside_its_event(api: AppClient, engine: ScriptedEngine) -> None:
+    text = "\n\n\r\u2028\u0085"
+    engine.answers[None] = [text, End(text)]
+    for path in PATHS:
+        reply = await streamed(api, path)
+        choices = [event["choices"][0] for event in reply.events]
+        assert "".join(choice.get("text", "") + choice.get("delta", {}).get("content", "") for choice in choices) == text * 2
+        assert reply.body.count(b"\n\n") == len(reply.events) + 1
+        assert b"\r" not in reply.body
+
+
+@pytest.mark.asyncio
+async def test_two_prompts(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers |= {"one": ["a", "b", End("c")], "two": [End("x", "stop")]}
+    reply = await streamed(api, COMPLETIONS, prompt=["one", "two"], stream_options={"include_usage": True})
+    *events, last = reply.events
+    choices = [event["choices"][0] for event in events]
+    said = {index: [choice["text"] for choice in choices if choice["index"] == index] for index in (0, 1)}
+    assert said == {0: ["a", "b", "c"], 1: ["x"]}
+    ends = {choice["index"]: choice["finish_reason"] for choice in choices if choice["finish_reason"]}
+    assert ends == {0: "length", 1: "stop"}
+    assert {event["id"] for event in reply.events} == {"cmpl-r"}
+    assert last["choices"] == []
+    assert last["usage"] == usage(3 + 3, 3 + 2)
+    assert [request.message.external_id for request in engine.requests] == ["r-0", "r-1"]
+
+
+@pytest.mark.asyncio
+async def test_streams_of_several_prompts_come_side_by_side(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers[None] = []
+    async with api.sent(COMPLETIONS, {"prompt": ["one", "two"], "stream": True}) as reader:
+        for index, text in ((1, "b"), (0, "a"), (1, "d")):
+            (await engine.nth_request(1)) and engine.requests[index].say(text)
+            event = json.loads((await reader.readuntil(b"}\n\n")).partition(b"data: ")[2])
+            assert [(choice["index"], choice["text"]) for choice in event["choices"]] == [(index, text)]
+
+
+@pytest.mark.asyncio
+async def test_the_same_answer_whole(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers |= {"one": ["a", "b", End("c")], "two": [End("x", "stop")]}
+    body = (await api.call(COMPLETIONS, {"prompt": ["one", "two"]}, {"X-Request-Id": "r"})).json
+    assert without(body, "created", "choices") == {
+        "id": "cmpl-r",
+        "object": "text_completion",
+        "model": "m",
+        "usage": usage(6, 5),
+    }
+    common = {"logprobs": None, "stop_reason": None}
+    assert body["choices"] == [
+        {"index": 0, "text": "abc", "finish_reason": "length"} | common,
+        {"index": 1, "text": "x", "finish_reason": "stop"} | common,
+    ]
+    engine.answers[None] = ["a", "b", End("c")]
+    body = (await api.call(CHAT, BODIES[CHAT], {"X-Request-Id": "r"})).json
+    prompt = len(engine.requests[-1].message.prompt)
+    assert without(body, "created") == {
+        "id": "chatcmpl-r",
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "abc"}, "finish_reason": "length"} | common],
+        "usage": usage(prompt, 3),
+    }
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+async def test_usage_only_where_it_is_asked_for(api: AppClient, engine: ScriptedEngine, path: str) -> None:
+    for options in (None, {}, {"include_usage": False}, {"continuous_usage_stats": True}, {"include_usage": None}):
+        events = (await streamed(api, path, stream_options=options)).events
+        assert all("usage" not in event for event in events)
+
+    *events, last = (await streamed(api, path, stream_options={"include_usage": True})).events
+    prompt = len(engine.requests[-1].message.prompt)
+    assert all(event["usage"] is None for event in events)
+    assert (last["choices"], last["usage"]) == ([], usage(prompt, 6))
+    assert last["usage"] == (await api.call(path, BODIES[path])).json["usage"]
+
+    everywhere = {"include_usage": True, "continuous_usage_stats": True}
+    *events, last = (await streamed(api, path, stream_options=everywhere)).events
+    assert [event["usage"]["completion_tokens"] for event in events] == ([3, 3, 5, 6] if path == CHAT else [3, 5, 6])
+    assert last["usage"] == usage(prompt, 6)
+
+
+@pytest.mark.asyncio
+async def test_usage_so_far_counts_all_prompts(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers[None] = []
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with api.sent(COMPLETIONS, {"prompt": ["one", "four"], "stream": True, "stream_options": options}) as reader:
+        await engine.nth_request(1)
+        for index, expected in ((0, usage(3, 1)), (1, usage(7, 2)), (0, usage(7, 3))):
+            engine.requests[index].say("a")
+            event = json.loads((await reader.readuntil(b"}\n\n")).partition(b"data: ")[2])
+            assert event["usage"] == expected
+
+
+@pytest.mark.asyncio
+async def test_token_ids_of_a_completion(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers |= {"one": ["a", "b", End("c", "stop")]}
+    expected = [token_ids("a"), token_ids("b"), [*token_ids("c"), EOS_TOKEN_ID]]
+    events = (await streamed(api, COMPLETIONS, prompt="one", return_token_ids=True)).events
+    choices = [event["choices"][0] for event in events]
+    assert [choice["token_ids"] for choice in choices] == expected
+    assert choices[0]["prompt_token_ids"] == token_ids("one")
+    assert all("prompt_token_ids" not in choice for choice in choices[1:])
+    assert all("prompt_token_ids" not in event for event in events)
+
+    body = (await api.call(COMPLETIONS, {"prompt": ["one", "one"], "return_token_ids": True})).json
+    for choice in body["choices"]:
+        assert choice["token_ids"] == sum(expected, [])
+        assert choice["prompt_token_ids"] == token_ids("one")
+
+
+@pytest.mark.asyncio
+async def test_token_ids_of_a_chat(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers[None] = ["a", End("b")]
+    first, *events = (await streamed(api, CHAT, return_token_ids=True)).events
+    prompt = engine.requests[-1].message.prompt
+    assert first["prompt_token_ids"] == prompt
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "token_ids" not in first["choices"][0]
+    assert [event["choices"][0]["token_ids"] for event in events] == [token_ids("a"), token_ids("b")]
+    assert all("prompt_token_ids" not in event for event in events)
+
+    body = (await api.call(CHAT, BODIES[CHAT] | {"return_token_ids": True})).json
+    assert body["prompt_token_ids"] == prompt
+    assert body["choices"][0]["token_ids"] == token_ids("ab")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+async def test_no_token_ids_unless_asked_for(api: AppClient, path: str) -> None:
+    for fields in ({}, {"return_token_ids": False}, {"return_token_ids": None}):
+        assert b"token_ids" not in (await streamed(api, path, **fields)).body
+        assert b"token_ids" not in (await api.call(path, BODIES[path] | fields)).body
+
+
+@pytest.mark.asyncio
+async def test_half_a_character_makes_no_event(api: AppClient, engine: ScriptedEngine) -> None:
+    """Unless its tokens are wanted, or the usage so far."""
+    heart = "\N{HEAVY BLACK HEART}".encode()
+    engine.answers[None] = [heart[:1], heart[1:2], heart[2:], End()]
+    texts = [event["choices"][0]["text"] for event in (await streamed(api, COMPLETIONS)).events]
+    assert texts == [heart.decode(), ""]
+    deltas = [event["choices"][0]["delta"] for event in (await streamed(api, CHAT)).events]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": heart.decode()}, {}]
+
+    everywhere = {"include_usage": True, "continuous_usage_stats": True}
+    for fields in ({"return_token_ids": True}, {"stream_options": everywhere}):
+        events = [event for event in (await streamed(api, COMPLETIONS, **fields)).events if event["choices"]]
+        assert [event["choices"][0]["text"] for event in events] == ["", "", heart.decode(), ""]
+    ids = [event["choices"][0]["token_ids"] for event in (await streamed(api, COMPLETIONS, return_token_ids=True)).events]
+    assert ids == [token_ids(heart[:1]), token_ids(heart[1:2]), token_ids(heart[2:]), []]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_error_in_the_middle_is_the_last_event(api: AppClient, engine: ScriptedEngine, path: str) -> None:
+    engine.answers[None] = ["a", EngineDeadError("worker0.0 died")]
+    reply = await streamed(api, path, stream_options={"include_usage": True})
+    *events, last = reply.events
+    assert last == {
+        "error": {
+            "message": "worker0.0 died",
+            "type": "service_unavailable_error",
+            "param": None,
+            "code": "engine_dead",
+        }
+    }
+    assert len(events) == (2 if path == CHAT else 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("fault", [ParameterError("prompt does not fit", "prompt"), RuntimeError("secret")])
+async def test_an_error_before_the_first_token(api: AppClient, engine: ScriptedEngine, path: str, fault: Exception) -> None:
+    engine.answers[None] = [fault]
+    (event,) = (await streamed(api, path)).events
+    assert event["error"]["param"] == (
+        None if isinstance(fault, RuntimeError) else {COMPLETIONS: "prompt", CHAT: "messages"}[path]
+    )
+    assert "secret" not in event["error"]["message"]
+
+
+@pytest.mark.asyncio
+async def test_one_failed_prompt_ends_the_stream_of_all(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers |= {"one": ["a"], "two": ["b", EngineDeadError("died")]}
+    events = (await streamed(api, COMPLETIONS, prompt=["one", "two"])).events
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["a", "b"]
+    assert events[-1]["error"]["code"] == "engine_dead"
+    assert engine.aborted == ["r-0"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_shutdown_ends_streams_with_an_error(api: AppClient, engine: ScriptedEngine, path: str) -> None:
+    engine.answers[None] = ["a"]
+    async with asyncio.TaskGroup() as tasks:
+        stream = tasks.create_task(streamed(api, path))
+        await engine.nth_request(0)
+        engine.shutdown()
+    *_, last = stream.result().events
+    assert last["error"]["code"] == "engine_dead"
+    assert "shut down" in last["error"]["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+async def test_where_an_id_comes_from(api: AppClient, engine: ScriptedEngine, path: str) -> None:
+    prefix = "cmpl-" if path == COMPLETIONS else "chatcmpl-"
+    for header, field, expected in (
+        ("h", "b", "h"),
+        ("h", None, "h"),
+        (None, "b", "b"),
+        ("ü h", None, "ü h"),
+        ("x" * 256, None, "x" * 256),
+    ):
+        headers = {} if header is None else {"X-Request-Id": header}
+        for stream in (False, True):
+            reply = await api.call(path, BODIES[path] | {"request_id": field, "stream": stream}, headers)
+            (found,) = {event["id"] for event in (reply.events if stream else [reply.json])}
+            assert found == prefix + expected
+            assert reply.headers["X-Request-Id"] == expected
+            assert engine.requests[-1].message.external_id == expected
+    random = {(await api.call(path, BODIES[path])).json["id"] for _ in range(3)}
+    assert len(random) == 3
+    assert all(name.startswith(prefix) and len(name) > len(prefix) + 20 for name in random)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("header", ["", "x" * 257, "a\tb", "a\u200bb"])
+async def test_an_id_that_cannot_be_one(api: AppClient, engine: ScriptedEngine, header: str) -> None:
+    for path in PATHS:
+        reply = await api.call(path, BODIES[path] | {"request_id": "good"}, {"X-Request-Id": header})
+        assert reply.status == 400
+        assert reply.error["param"] == "request_id"
+        assert "256" in reply.error["message"]
+    assert engine.requests == []
+
+
+@pytest.mark.asyncio
+async def test_one_id_for_two_calls_at_once(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers |= {"one": ["a"], "two": ["b"]}
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(api.call(COMPLETIONS, {"prompt": text}, {"X-Request-Id": "r"})) for text in ("one", "two")]
+        await engine.nth_request(1)
+        for request in engine.requests:
+            request.say(End())
+    assert [call.result().json["choices"][0]["text"] for call in calls] == ["a", "b"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_client_that_leaves_ends_its_request(
+    no_leaks: None, api: AppClient, engine: ScriptedEngine, path: str, stream: bool, reset: bool
+) -> None:
+    engine.answers[None] = ["a"]
+    body = BODIES[path] | {"stream": stream, "request_id": "r"}
+    async with api.sent(path, body, reset=reset) as reader:
+        await engine.nth_request(0)
+        if stream:
+            await reader.readuntil(b"}\n\n")
+    await engine.until(lambda: engine.aborted == ["r"])
+    assert engine.num_unfinished_requests == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_while_its_prompt_is_rendered(
+    no_leaks: None, api: AppClient, engine: ScriptedEngine, path: str, stream: bool
+) -> None:
+    engine.may_render.clear()
+    async with api.sent(path, BODIES[path] | {"stream": stream}):
+        await engine.until(lambda: engine.rendering == 1)
+    await engine.until(lambda: engine.rendering == 0)
+    assert engine.num_unfinished_requests == 0
+    assert engine.requests == []
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_ends_all_its_prompts(no_leaks: None, api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers[None] = ["a"]
+    for stream in (False, True):
+        engine.aborted.clear()
+        async with api.sent(COMPLETIONS, {"prompt": ["one", "two", "three"], "stream": stream, "request_id": "r"}):
+            await engine.until(lambda: engine.num_unfinished_requests == 3)
+        await engine.until(lambda: sorted(engine.aborted) == ["r-0", "r-1", "r-2"])
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_is_no_line_in_the_log(
+    api: AppClient, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.answers[None] = ["a"]
+    for stream in (False, True):
+        async with api.sent(COMPLETIONS, {"prompt": "hi", "stream": stream}, reset=True):
+            await engine.until(lambda: engine.num_unfinished_requests == 1)
+        await engine.until(lambda: engine.num_unfinished_requests == 0)
+    metrics = await api.until(lambda scrape: scrape.value("ringpost:http_requests_total", status="499") == 2)
+    assert metrics.value("ringpost:http_requests_total", status="500") != 1
+    assert not caplog.records
+
+
+def endless() -> list[Step]:
+    return ["x" * 10_000] * 2_000  # more than any socket holds
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_does_not_read_holds_nobody_up(no_leaks: None, api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers["much"] = endless()
+    where = urlsplit(api.url)
+    with socket.socket() as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        unread.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(unread, (where.hostname, where.port))
+        content = json.dumps({"prompt": "much", "stream": True, "request_id": "r"}).encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(unread, head.encode() + content)
+        stuck = await engine.nth_request(0)
+        for path in PATHS:
+            assert len((await streamed(api, path)).events) >= 3
+        assert stuck.unsaid, "the server has taken all of it, and keeps it"
+        assert engine.num_unfinished_requests == 1
+    await engine.until(lambda: engine.aborted == ["r"])
+
+
+@pytest.mark.asyncio
+async def test_two_calls_on_one_connection(api: AppClient) -> None:
+    content = json.dumps({"prompt": "hi", "stream": True}).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    first, second = head.encode() + b"\r\n" + content, head.encode() + b"Connection: close\r\n\r\n" + content
+    for together in (True, False):
+        async with connection(api.url) as (reader, writer):
+            writer.write(first + second if together else first)
+            answer = await reader.readuntil(b"0\r\n\r\n")
+            if not together:
+                writer.write(second)
+            answer += await reader.read()
+        assert answer.count(b"HTTP/1.1 200 OK") == answer.count(b"data: [DONE]") == 2
