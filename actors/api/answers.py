@@ -36,7 +36,7 @@ class Answer(Generic[Body]):
         """The reply that is not streamed."""
         raise NotImplementedError
 
-    def first_events(self, index: int, output: RequestOutput) -> list[msgspec.Struct]:
+    def first_events(self, index: int, output: RequestOutput, usage: Usage | UnsetType | None) -> list[msgspec.Struct]:
         """What goes before the first news of a choice."""
         return []
 
@@ -71,8 +71,9 @@ class Answer(Generic[Body]):
             self._latest[index] = output
             finished = output.finished
             if output.outputs[0].text or finished or self.call.wants_every_token:
-                before = self.first_events(index, output) if first else []
-                await events.send(*before, self.event(index, output, first=first, usage=self._usage_so_far()))
+                usage = self._usage_so_far()
+                before = self.first_events(index, output, usage) if first else []
+                await events.send(*before, self.event(index, output, first=first, usage=usage))
                 first = False
 
     def _usage_so_far(self) -> Usage | UnsetType | None:

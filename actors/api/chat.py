@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
 from ...ipc.messages.errors import ParameterError
 from ..frontend.outputs import RequestOutput
@@ -49,9 +49,8 @@ class _Answer(Answer[ChatCompletionRequest]):
             token_ids=self.ids(completion.token_ids),
         )
 
-    def first_events(self, index: int, output: RequestOutput) -> list[msgspec.Struct]:
+    def first_events(self, index: int, output: RequestOutput, usage: Usage | UnsetType | None) -> list[msgspec.Struct]:
         """The role."""
-        usage = None if self.call.include_usage else UNSET
         event = self._chunk([ChatChunkChoice(index=index, delta=Delta(role="assistant", content=""))], usage)
         event.prompt_token_ids = self.ids(output.prompt_token_ids)
         return [event]

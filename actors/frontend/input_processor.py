@@ -101,7 +101,8 @@ class InputProcessor:
     def _too_long(self, length: str) -> ParameterError:
         limit = self._max_model_len
         return _wrong(
-            f"prompt has {length}; with max_model_len={limit} it may have at most {limit - 1} tokens, to leave room for an answer",
+            f"prompt has {length}; with max_model_len={limit} it may have at most {limit - 1} tokens, "
+            "to leave room for an answer",
             "context_length_exceeded",
         )
 

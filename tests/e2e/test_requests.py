@@ -95,12 +95,12 @@ async def test_a_bias_forces_tokens_and_min_tokens_hold_back_the_end(engine: Asy
     forced = SamplingParams(**style, logit_bias={DEF: 100}, max_tokens=4)  # type: ignore[arg-type]
     held = SamplingParams(**style, logit_bias={DEF: 50, EOS: 100}, min_tokens=2)  # type: ignore[arg-type]
     long_prompt = " ".join([FRANCE] * 40)
-    prompts = [(FRANCE, GREEDY), (FRANCE, forced), (long_prompt, held), (FRANCE, held), (FRANCE, GREEDY)]
+    prompts = [(FRANCE, GREEDY), (FRANCE, forced), (long_prompt, held), (FRANCE, held)]
     alone = await last(engine, FRANCE, GREEDY)
     outputs = [output.outputs[0] for output in await asyncio.gather(*(last(engine, *prompt) for prompt in prompts))]
-    assert outputs[0] == outputs[-1] == alone.outputs[0]
+    assert outputs[0] == alone.outputs[0]
     assert (outputs[1].text, outputs[1].token_ids, outputs[1].finish_reason) == ("DEF" * 4, [DEF] * 4, "length")
-    for output in outputs[2:4]:
+    for output in outputs[2:]:
         assert (output.text, output.token_ids) == ("DEFDEF", [DEF, DEF, EOS])
         assert (output.finish_reason, output.stop_reason) == ("stop", None)
 

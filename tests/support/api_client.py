@@ -1,6 +1,7 @@
 """A client of a running server: answers whole and streamed, refusals, sockets closed early, and the server's numbers."""
 
 import asyncio
+import io
 import json
 import math
 import socket
@@ -105,7 +106,7 @@ class Client:
 
     def _open(self, path: str, body: Body, headers: dict[str, str] | None) -> Any:
         kind = {"Content-Type": "application/json"}
-        return self._http.post(path, data=_encode(body), headers=kind | (headers or {}))
+        return self._http.post(path, data=io.BytesIO(_encode(body)), headers=kind | (headers or {}))
 
     async def post(self, path: str, body: Body, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         """Status and body of the reply."""

@@ -83,6 +83,13 @@ class AppClient(Client):
             return await reader.read()
 
 
+def post_bytes(path: str, body: Json, *headers: str) -> bytes:
+    """A request as it goes over the wire."""
+    content = json.dumps(body).encode()
+    kind, length = "Content-Type: application/json", f"Content-Length: {len(content)}"
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", kind, length, *headers, "", ""]).encode() + content
+
+
 @asynccontextmanager
 async def connection(url: str, **options: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection of one's own, closed at the end of the block."""

@@ -11,11 +11,10 @@ import pytest
 import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Json
 from scripted_engine import End, ScriptedEngine, Step, token_ids
-from served_app import AppClient, Reply, connection, served
+from served_app import AppClient, Reply, connection, post_bytes, served
 from tiny_checkpoint import EOS_TOKEN_ID, write_tiny_llama
 
 from ringpost.actors.errors import EngineDeadError
-from ringpost.ipc.messages.errors import ParameterError
 
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 PATHS = list(BODIES)
@@ -58,11 +57,11 @@ async def test_the_bytes_of_a_completion(api: AppClient) -> None:
     assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     assert reply.headers["Cache-Control"] == "no-cache"
     assert reply.headers["X-Request-Id"] == "r"
-    start = f'data: {{"id":"cmpl-r","object":"text_completion","created":{reply.events[0]["created"]},"model":"m","choices":[{{"index":0,'
+    start = f'data: {{"id":"cmpl-r","object":"text_completion","created":{reply.events[0]["created"]},"model":"m",'
     choices = [
-        '"text":"Hel","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n',
-        '"text":"lo","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n',
-        '"text":"!","logprobs":null,"finish_reason":"length","stop_reason":null}]}\n\n',
+        '"choices":[{"index":0,"text":"Hel","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n',
+        '"choices":[{"index":0,"text":"lo","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n',
+        '"choices":[{"index":0,"text":"!","logprobs":null,"finish_reason":"length","stop_reason":null}]}\n\n',
     ]
     assert reply.body.decode() == "".join(start + choice for choice in choices) + "data: [DONE]\n\n"
 
@@ -108,8 +107,8 @@ async def test_a_newline_stays_inside_its_event(api: AppClient, engine: Scripted
 
 @pytest.mark.asyncio
 async def test_two_prompts(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers |= {"one": ["a", "b", End("c")], "two": [End("x", "stop")]}
-    reply = await streamed(api, COMPLETIONS, prompt=["one", "two"], stream_options={"include_usage": True})
+    engine.answers |= {"cat": ["a", "b", End("c")], "dog": [End("x", "stop")]}
+    reply = await streamed(api, COMPLETIONS, prompt=["cat", "dog"], stream_options={"include_usage": True})
     *events, last = reply.events
     choices = [event["choices"][0] for event in events]
     said = {index: [choice["text"] for choice in choices if choice["index"] == index] for index in (0, 1)}
@@ -125,17 +124,43 @@ async def test_two_prompts(api: AppClient, engine: ScriptedEngine) -> None:
 @pytest.mark.asyncio
 async def test_streams_of_several_prompts_come_side_by_side(api: AppClient, engine: ScriptedEngine) -> None:
     engine.answers[None] = []
-    async with api.sent(COMPLETIONS, {"prompt": ["one", "two"], "stream": True}) as reader:
+    async with api.sent(COMPLETIONS, {"prompt": ["cat", "dog"], "stream": True}) as reader:
+        await engine.nth_request(1)
         for index, text in ((1, "b"), (0, "a"), (1, "d")):
-            (await engine.nth_request(1)) and engine.requests[index].say(text)
+            engine.requests[index].say(text)
             event = json.loads((await reader.readuntil(b"}\n\n")).partition(b"data: ")[2])
             assert [(choice["index"], choice["text"]) for choice in event["choices"]] == [(index, text)]
 
 
 @pytest.mark.asyncio
+async def test_several_choices(api: AppClient, engine: ScriptedEngine) -> None:
+    """A prompt counts once in the usage, and each choice has a role, an end and a seed of its own."""
+    options = {"include_usage": True}
+    *events, last = (await streamed(api, COMPLETIONS, prompt=["cat", "dog"], n=2, seed=5, stream_options=options)).events
+    assert {event["choices"][0]["index"]: event["choices"][0]["finish_reason"] for event in events} == dict.fromkeys(
+        range(4), "length"
+    )
+    assert last["usage"] == usage(3 + 3, 4 * 6)
+    assert [request.message.params.seed for request in engine.requests] == [5, 6, 5, 6]
+    assert [request.message.prompt for request in engine.requests] == [token_ids(text) for text in ("cat", "cat", "dog", "dog")]
+    body = (await api.call(COMPLETIONS, {"prompt": ["cat", "dog"], "n": 2})).json
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert body["usage"] == last["usage"]
+
+    *events, last = (await streamed(api, CHAT, n=2, stream_options=options)).events
+    prompt = len(engine.requests[-1].message.prompt)
+    assert last["usage"] == usage(prompt, 2 * 6)
+    for index in (0, 1):
+        first, *rest = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
+        assert first["delta"] == {"role": "assistant", "content": ""}
+        assert all("role" not in choice["delta"] for choice in rest)
+        assert [choice["finish_reason"] for choice in rest] == [None, None, "length"]
+
+
+@pytest.mark.asyncio
 async def test_the_same_answer_whole(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers |= {"one": ["a", "b", End("c")], "two": [End("x", "stop")]}
-    body = (await api.call(COMPLETIONS, {"prompt": ["one", "two"]}, {"X-Request-Id": "r"})).json
+    engine.answers |= {"cat": ["a", "b", End("c")], "dog": [End("x", "stop")]}
+    body = (await api.call(COMPLETIONS, {"prompt": ["cat", "dog"]}, {"X-Request-Id": "r"})).json
     assert without(body, "created", "choices") == {
         "id": "cmpl-r",
         "object": "text_completion",
@@ -182,7 +207,7 @@ async def test_usage_only_where_it_is_asked_for(api: AppClient, engine: Scripted
 async def test_usage_so_far_counts_all_prompts(api: AppClient, engine: ScriptedEngine) -> None:
     engine.answers[None] = []
     options = {"include_usage": True, "continuous_usage_stats": True}
-    async with api.sent(COMPLETIONS, {"prompt": ["one", "four"], "stream": True, "stream_options": options}) as reader:
+    async with api.sent(COMPLETIONS, {"prompt": ["cat", "dogs"], "stream": True, "stream_options": options}) as reader:
         await engine.nth_request(1)
         for index, expected in ((0, usage(3, 1)), (1, usage(7, 2)), (0, usage(7, 3))):
             engine.requests[index].say("a")
@@ -192,19 +217,19 @@ async def test_usage_so_far_counts_all_prompts(api: AppClient, engine: ScriptedE
 
 @pytest.mark.asyncio
 async def test_token_ids_of_a_completion(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers |= {"one": ["a", "b", End("c", "stop")]}
+    engine.answers |= {"cat": ["a", "b", End("c", "stop")]}
     expected = [token_ids("a"), token_ids("b"), [*token_ids("c"), EOS_TOKEN_ID]]
-    events = (await streamed(api, COMPLETIONS, prompt="one", return_token_ids=True)).events
+    events = (await streamed(api, COMPLETIONS, prompt="cat", return_token_ids=True)).events
     choices = [event["choices"][0] for event in events]
     assert [choice["token_ids"] for choice in choices] == expected
-    assert choices[0]["prompt_token_ids"] == token_ids("one")
+    assert choices[0]["prompt_token_ids"] == token_ids("cat")
     assert all("prompt_token_ids" not in choice for choice in choices[1:])
     assert all("prompt_token_ids" not in event for event in events)
 
-    body = (await api.call(COMPLETIONS, {"prompt": ["one", "one"], "return_token_ids": True})).json
+    body = (await api.call(COMPLETIONS, {"prompt": ["cat", "cat"], "return_token_ids": True})).json
     for choice in body["choices"]:
-        assert choice["token_ids"] == sum(expected, [])
-        assert choice["prompt_token_ids"] == token_ids("one")
+        assert choice["token_ids"] == [*token_ids("abc"), EOS_TOKEN_ID]
+        assert choice["prompt_token_ids"] == token_ids("cat")
 
 
 @pytest.mark.asyncio
@@ -268,20 +293,18 @@ async def test_an_error_in_the_middle_is_the_last_event(api: AppClient, engine: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("fault", [ParameterError("prompt does not fit", "prompt"), RuntimeError("secret")])
+@pytest.mark.parametrize("fault", [ValueError("it does not fit"), RuntimeError("secret")])
 async def test_an_error_before_the_first_token(api: AppClient, engine: ScriptedEngine, path: str, fault: Exception) -> None:
     engine.answers[None] = [fault]
     (event,) = (await streamed(api, path)).events
-    assert event["error"]["param"] == (
-        None if isinstance(fault, RuntimeError) else {COMPLETIONS: "prompt", CHAT: "messages"}[path]
-    )
+    assert event["error"]["type"] == ("server_error" if isinstance(fault, RuntimeError) else "invalid_request_error")
     assert "secret" not in event["error"]["message"]
 
 
 @pytest.mark.asyncio
 async def test_one_failed_prompt_ends_the_stream_of_all(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers |= {"one": ["a"], "two": ["b", EngineDeadError("died")]}
-    events = (await streamed(api, COMPLETIONS, prompt=["one", "two"])).events
+    engine.answers |= {"cat": ["a"], "dog": ["b", EngineDeadError("died")]}
+    events = (await streamed(api, COMPLETIONS, prompt=["cat", "dog"])).events
     assert [event["choices"][0]["text"] for event in events[:-1]] == ["a", "b"]
     assert events[-1]["error"]["code"] == "engine_dead"
     assert engine.aborted == ["r-0"]
@@ -336,9 +359,9 @@ async def test_an_id_that_cannot_be_one(api: AppClient, engine: ScriptedEngine, 
 
 @pytest.mark.asyncio
 async def test_one_id_for_two_calls_at_once(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers |= {"one": ["a"], "two": ["b"]}
+    engine.answers |= {"cat": ["a"], "dog": ["b"]}
     async with asyncio.TaskGroup() as tasks:
-        calls = [tasks.create_task(api.call(COMPLETIONS, {"prompt": text}, {"X-Request-Id": "r"})) for text in ("one", "two")]
+        calls = [tasks.create_task(api.call(COMPLETIONS, {"prompt": text}, {"X-Request-Id": "r"})) for text in ("cat", "dog")]
         await engine.nth_request(1)
         for request in engine.requests:
             request.say(End())
@@ -381,7 +404,7 @@ async def test_a_client_that_leaves_ends_all_its_prompts(no_leaks: None, api: Ap
     engine.answers[None] = ["a"]
     for stream in (False, True):
         engine.aborted.clear()
-        async with api.sent(COMPLETIONS, {"prompt": ["one", "two", "three"], "stream": stream, "request_id": "r"}):
+        async with api.sent(COMPLETIONS, {"prompt": ["cat", "dog", "bird"], "stream": stream, "request_id": "r"}):
             await engine.until(lambda: engine.num_unfinished_requests == 3)
         await engine.until(lambda: sorted(engine.aborted) == ["r-0", "r-1", "r-2"])
 
@@ -412,9 +435,8 @@ async def test_a_client_that_does_not_read_holds_nobody_up(no_leaks: None, api: 
         unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         unread.setblocking(False)
         await asyncio.get_running_loop().sock_connect(unread, (where.hostname, where.port))
-        content = json.dumps({"prompt": "much", "stream": True, "request_id": "r"}).encode()
-        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        await asyncio.get_running_loop().sock_sendall(unread, head.encode() + content)
+        request = post_bytes(COMPLETIONS, {"prompt": "much", "stream": True, "request_id": "r"})
+        await asyncio.get_running_loop().sock_sendall(unread, request)
         stuck = await engine.nth_request(0)
         for path in PATHS:
             assert len((await streamed(api, path)).events) >= 3
@@ -425,9 +447,8 @@ async def test_a_client_that_does_not_read_holds_nobody_up(no_leaks: None, api: 
 
 @pytest.mark.asyncio
 async def test_two_calls_on_one_connection(api: AppClient) -> None:
-    content = json.dumps({"prompt": "hi", "stream": True}).encode()
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-    first, second = head.encode() + b"\r\n" + content, head.encode() + b"Connection: close\r\n\r\n" + content
+    body = {"prompt": "hi", "stream": True}
+    first, second = post_bytes(COMPLETIONS, body), post_bytes(COMPLETIONS, body, "Connection: close")
     for together in (True, False):
         async with connection(api.url) as (reader, writer):
             writer.write(first + second if together else first)

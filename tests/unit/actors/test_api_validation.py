@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from api_client import CHAT, COMPLETIONS
 from scripted_engine import ScriptedEngine
-from served_app import AppClient, connection, served
+from served_app import AppClient, connection, post_bytes, served
 from tiny_checkpoint import write_tiny_llama
 
 LIMIT = 1000  # bytes of a body
@@ -18,6 +18,7 @@ SCALARS: dict[str, list[Any]] = {
     "model": [5, [], {}, True],
     "stream": [1, "true", []],
     "stream_options": [5, [], "x"],
+    "n": ["1", 1.5, 1.0, True, []],
     "max_tokens": ["5", 1.5, 1.0, True, [], {}],
     "min_tokens": ["5", 1.5, False],
     "temperature": ["1", True, []],
@@ -33,6 +34,7 @@ SCALARS: dict[str, list[Any]] = {
     "request_id": [5, True, []],
 }
 OUT_OF_RANGE: dict[str, list[Any]] = {
+    "n": [0, -1, 1000, 2**64, 10**4000],
     "max_tokens": [0, -1, 2**64, 10**4000],
     "min_tokens": [-1, 2**64],
     "temperature": [-0.1, 2.1, 10**4000],
@@ -45,8 +47,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "stop_token_ids": [[-1], [268], [2**64]],
 }
 NOT_OFFERED: dict[str, list[Any]] = {
-    "n": [2, 0, 1.5, True, "1", 10**4000],
-    "best_of": [2],
+    "best_of": [2, 0, 1.5, True, "1", 10**4000],
     "stop": ["x", ["x"], 5],
     "presence_penalty": [0.5],
     "frequency_penalty": [-0.5],
@@ -67,8 +68,7 @@ NOT_OFFERED: dict[str, list[Any]] = {
     "priority": [1],
 }
 NEUTRAL: dict[str, list[Any]] = {
-    "n": [1, 1.0],
-    "best_of": [1],
+    "best_of": [1, 1.0],
     "stop": [[], ""],
     "presence_penalty": [0, 0.0],
     "frequency_penalty": [0],
@@ -145,7 +145,7 @@ async def test_a_value_out_of_range_is_named(api: AppClient, field: str) -> None
 @pytest.mark.asyncio
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1" + b"0" * 5000])
 async def test_a_number_beyond_all_bounds_is_named(api: AppClient, number: bytes) -> None:
-    for field in (b"temperature", b"logit_bias", b"n"):
+    for field in (b"temperature", b"logit_bias", b"best_of"):
         value = b'{"5": ' + number + b"}" if field == b"logit_bias" else number
         error = await api.refused(COMPLETIONS, b'{"prompt": "hi", "' + field + b'": ' + value + b"}")
         assert error["param"] == field.decode()
@@ -421,8 +421,7 @@ async def test_a_body_that_never_comes_to_its_end(tiny: str) -> None:
     engine = ScriptedEngine(tiny)
     async with served(engine) as api:
         async with connection(api.url) as (_, writer):
-            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            writer.write(head + b'Content-Length: 999\r\n\r\n{"prompt": "hi"')
+            writer.write(post_bytes(COMPLETIONS, {"prompt": "hi"})[:-1])
         assert (await api.call(COMPLETIONS, {"prompt": "hi"})).status == 200
         left = 'ringpost:http_requests_total{handler="/v1/completions",method="POST",status="499"} 1.0'
         while left not in (await api.get("/metrics")).body.decode():

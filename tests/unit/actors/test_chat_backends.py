@@ -1,5 +1,6 @@
 """A client of OpenAI's API: what it sends, what it takes from a stream, and what it says when something is wrong."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -51,7 +52,7 @@ async def test_leaving_an_answer_aborts_it(no_leaks: None) -> None:
             async with aclosing(backend.answer(QUESTION)) as pieces:
                 assert await anext(pieces) == "so"
                 assert not stub.was_left.is_set()
-            assert stub.was_left.wait(60)
+            assert await asyncio.to_thread(stub.was_left.wait, 60)
             assert await answered(backend) == ["again"]
 
 

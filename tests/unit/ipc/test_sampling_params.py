@@ -75,7 +75,7 @@ def test_other_values_are_refused_naming_field_and_value(field: str, value: Any)
     ],
 )
 def test_a_bias_that_is_refused_names_key_or_value(bias: Any, culprit: Any) -> None:
-    with pytest.raises(ParameterError, match="^logit_bias must be a dict") as caught:
+    with pytest.raises(ParameterError, match=r"^logit_bias must be a dict") as caught:
         SamplingParams(logit_bias=bias)
     assert str(caught.value).endswith(f"got {culprit!r:.100}")
     assert caught.value.parameter == "logit_bias"

@@ -220,8 +220,9 @@ def prefill_and_decode(runner: ModelRunner, new: list[NewRow], lengths: list[int
 @pytest.mark.parametrize("style", [{"temperature": 0}, {"seed": 4}, {"seed": 4, "top_k": 5, "top_p": 0.9, "min_p": 0.1}])
 def test_no_bias_brings_an_end_before_min_tokens(runner: ModelRunner, style: dict[str, Any]) -> None:
     def first_four(stop: int = EOS, **params: Any) -> list[int]:
-        params = {"logit_bias": {7: 60, stop: 100}, "min_tokens": 3} | style | params
-        return prefill_and_decode(runner, [new_row(0, prompt(12), SamplingParams(**params))], [12], 3)[0]
+        params = style | {"min_tokens": 3} | params
+        row = new_row(0, prompt(12), SamplingParams(logit_bias={7: 60, stop: 100}, **params))
+        return prefill_and_decode(runner, [row], [12], 3)[0]
 
     assert first_four() == [7, 7, 7, EOS]
     assert first_four(min_tokens=0) == [EOS] * 4
