@@ -2,10 +2,12 @@
 #   make test PYTHON=python3.12     another interpreter for a new environment
 #   make test VENV=/tmp/venv        another place for it
 #   make test PYTEST_ARGS="-k ring" a part of the tests
+#   make serve SERVE_ARGS="--port 9000 --max-model-len 4096"
 PYTHON ?= python3
 VENV ?= .venv
 PROMPT ?= What is the capital of France? Name two things to see there.
 PYTEST_ARGS ?=
+SERVE_ARGS ?=
 
 BIN := $(VENV)/bin
 BIN_FROM_BUILD := $(if $(filter /%,$(VENV)),$(BIN),../$(BIN))
@@ -17,7 +19,7 @@ MYPY := cd build && MYPYPATH=wheel $(BIN_FROM_BUILD)/mypy --config-file ../pypro
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format clean
+.PHONY: help demo serve test test-long check format clean
 
 # $(call step,title,command,advice): the command, with a title before it and advice when it fails.
 define step
@@ -26,15 +28,38 @@ define step
 endef
 
 help:
-	@echo "make demo       install, then complete a prompt with the demo model (fetched once)"
+	@echo "make demo       install, then stream an answer of the demo model (fetched once) through the server"
+	@echo "make serve      install, then serve OpenAI's API at http://127.0.0.1:8000; options in SERVE_ARGS"
 	@echo "make test       install, then run the tests with reduced counts"
 	@echo "make test-long  the tests with full counts as well"
 	@echo "make check      format, lint, types over the built wheel, structure of the tree"
 	@echo "make format     format the code and apply the linter's safe fixes"
 	@echo "make clean      remove build outputs and caches ($(VENV) stays)"
 
+# The server writes its line into a pipe with a name, so that this shell has its process id as well as its output. Both
+# commands run in the background: a shell that waits can be interrupted, and then stops what it started.
+define DEMO
+fail() { echo "== failed: $$1 The lines above name the cause; the first run needs a network to fetch the model." >&2; exit 1; }
+pipes=$$(mktemp -d) && mkfifo "$$pipes/line" || exit 1
+trap 'trap "" HUP INT TERM; kill $$server $$chat 2>/dev/null; wait; rm -rf "$$pipes"' EXIT
+trap 'exit 130' HUP INT TERM
+echo "== ringpost serve"
+$(BIN)/ringpost serve --port 0 $(SERVE_ARGS) >"$$pipes/line" & server=$$!
+exec 3<"$$pipes/line"
+read -r line <&3 || fail "the server did not start."
+echo "$$line"
+url=$${line##* at } && url=$${url%% *}
+echo "== ringpost chat --url $$url \"$$PROMPT\""
+$(BIN)/ringpost chat --url "$$url" --temperature 0 -- "$$PROMPT" & chat=$$!
+wait "$$chat" || fail "no answer."
+endef
+export DEMO PROMPT
+
 demo: $(VENV)/.installed
-	$(call step,ringpost complete,$(BIN)/ringpost complete --chat --temperature 0 --stats "$(PROMPT)",The lines above name the cause; the first run needs a network to fetch the model.)
+	@eval "$$DEMO"
+
+serve: $(VENV)/.installed
+	@exec $(BIN)/ringpost serve $(SERVE_ARGS)
 
 test: $(VENV)/.installed-test
 	$(call step,tests,$(BIN)/pytest -q -m "not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)

@@ -94,7 +94,7 @@ class Conversation:
         except ParameterError as error:
             if error.code != "context_length_exceeded" or not self._said:
                 raise
-            complain(f"the context is full, so what was said before is forgotten ({error})")
+            _complain(f"the context is full, so what was said before is forgotten ({error})")
             self._said = []
             await self._ask(question)
 
@@ -161,10 +161,10 @@ async def _try(conversation: Conversation, question: str, at_terminal: bool) -> 
     except (ValueError, EngineError) as error:
         if not at_terminal:
             raise
-        complain(str(error))
+        _complain(str(error))
 
 
-def complain(message: str) -> None:
+def _complain(message: str) -> None:
     """Say in one line on standard error what goes on, but not as asked."""
     line = " ".join(message.splitlines())
     print(f"ringpost chat: {line}", file=sys.stderr)  # noqa: T201

@@ -2,6 +2,7 @@
 of the user's, 1 for a failure of the engine's."""
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,13 @@ class _Command(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser that says what is wrong in one line, and which option may have been meant."""
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        """End because of arguments that it does not know."""
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_MISTAKE, f"{self.prog}: {message}\n")
@@ -41,6 +48,7 @@ def _parser(asked: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"Ringpost: {text}.")
+        command.set_defaults(parser=command)
         if name == asked:
             module = cast("_Command", importlib.import_module(f".{name}", __package__))
             module.add_arguments(command)
@@ -51,11 +59,13 @@ def _parser(asked: str) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    parser = _parser(words[0] if words else "")
+    parser = _parser(next((word for word in words if word in _COMMANDS), ""))
     if not words:
         parser.print_help(sys.stderr)
         return EXIT_MISTAKE
-    arguments = parser.parse_args(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        arguments.parser.refuse(unknown)
     try:
         code: int = arguments.run(arguments)
     except (ValueError, EngineError) as error:

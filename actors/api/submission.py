@@ -8,6 +8,7 @@ import msgspec
 from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.sampling import MAX_SEED, SamplingParams
 from ..frontend.collector import RequestOutputCollector
+from ..frontend.engine_client import EngineClient
 from ..frontend.input_processor import Prompt
 from .errors import Overloaded
 from .state import ApiState
@@ -25,6 +26,8 @@ async def submitted(
     room = state.engine.config.scheduler.max_num_seqs + state.config.max_num_queued_reqs
     if total > room:
         raise ParameterError(f"prompt asks for {total} answers, but this server takes at most {room} at once", "prompt")
+    if len(prompts) > 1:  # all are checked before the first is sent
+        prompts = [await _checked(state.engine, prompts, number, params) for number in range(len(prompts))]
     with ExitStack() as stack:
         collectors = []
         for index in range(total):
@@ -32,13 +35,18 @@ async def submitted(
                 raise Overloaded(f"{room} requests run and wait already, as many as this server takes; try again later")
             number, choice = divmod(index, num_choices)
             external_id = request_id if total == 1 else f"{request_id}-{index}"
-            try:
-                collector = await state.engine.add_request(external_id, prompts[number], _params_of(params, choice))
-            except ParameterError as error:
-                raise _named(error, number, len(prompts)) from None
+            collector = await state.engine.add_request(external_id, prompts[number], _params_of(params, choice))
             stack.callback(collector.close)
             collectors.append(collector)
         yield collectors
+
+
+async def _checked(engine: EngineClient, prompts: Sequence[Prompt], number: int, params: SamplingParams) -> Prompt:
+    try:
+        return await engine.check_request(prompts[number], params)
+    except ParameterError as error:
+        message = f"{error} (in prompt {number} of {len(prompts)})"
+        raise ParameterError(message, error.parameter, error.code) from None
 
 
 def _params_of(params: SamplingParams, choice: int) -> SamplingParams:
@@ -46,7 +54,3 @@ def _params_of(params: SamplingParams, choice: int) -> SamplingParams:
     if choice == 0 or params.seed is None or params.seed < 0:
         return params
     return msgspec.structs.replace(params, seed=(params.seed + choice) % (MAX_SEED + 1))
-
-
-def _named(error: ParameterError, number: int, count: int) -> ParameterError:
-    return error if count == 1 else ParameterError(f"{error} (in prompt {number} of {count})", error.parameter, error.code)

@@ -190,6 +190,14 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             raise
         return collector
 
+    async def check_request(self, prompt: Prompt, sampling_params: SamplingParams) -> TokensPrompt:
+        """The prompt as token ids, when `add_request` would take it with these parameters; nothing is sent.
+
+        Raises ValueError naming what is wrong with the request, EngineDeadError when the engine cannot serve.
+        """
+        await self.start()
+        return await self._inputs.tokens_of(prompt, sampling_params)
+
     async def generate(
         self,
         prompt: Prompt,

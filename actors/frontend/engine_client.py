@@ -35,6 +35,9 @@ class EngineClient(Protocol):
     def num_unfinished_requests(self) -> int:
         """Live requests of this program."""
 
+    async def check_request(self, prompt: Prompt, sampling_params: SamplingParams) -> TokensPrompt:
+        """The prompt as token ids, when `add_request` would take it. ValueError for a wrong request."""
+
     async def add_request(
         self,
         request_id: str | None,

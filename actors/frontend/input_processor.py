@@ -10,7 +10,7 @@ from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.requests import AddRequest
 from ...ipc.messages.sampling import MAX_SEED, SamplingParams
-from .renderer import Renderer
+from .renderer import Renderer, prompt_too_long
 
 
 class TextPrompt(TypedDict):
@@ -28,8 +28,8 @@ class TokensPrompt(TypedDict):
 Prompt = str | list[int] | TextPrompt | TokensPrompt
 
 
-def _wrong(message: str, code: str | None = None) -> ParameterError:
-    return ParameterError(message, "prompt", code)
+def _wrong(message: str) -> ParameterError:
+    return ParameterError(message, "prompt")
 
 
 class InputProcessor:
@@ -96,23 +96,17 @@ class InputProcessor:
         if length == 0:
             raise _wrong("prompt must not be empty: it gives no tokens")
         if length >= self._max_model_len:
-            raise self._too_long(f"{length} tokens")
+            raise prompt_too_long(f"{length} tokens", self._max_model_len)
 
-    def _too_long(self, length: str) -> ParameterError:
-        limit = self._max_model_len
-        return _wrong(
-            f"prompt has {length}; with max_model_len={limit} it may have at most {limit - 1} tokens, "
-            "to leave room for an answer",
-            "context_length_exceeded",
-        )
+    async def tokens_of(self, prompt: Prompt, params: SamplingParams) -> TokensPrompt:
+        """The prompt as token ids, with all that `check` and `process` check."""
+        message = await self.process(0, "", self.check(prompt, params), params)
+        return {"prompt_token_ids": message.prompt}
 
     async def process(self, request: int, external_id: str, content: str | list[int], params: SamplingParams) -> AddRequest:
         """The message for a checked prompt. Raises ParameterError for what shows only in tokens or against the cache's size."""
         arrival = time.monotonic()
         if isinstance(content, str):
-            least = self._renderer.least_tokens(content)
-            if least >= self._max_model_len:  # nobody waits for megabytes to be tokenised only to be refused
-                raise self._too_long(f"{len(content)} characters, which are at least {least} tokens")
             content = await self._renderer.encode(content)
             self._check_length(len(content))
             self._check_id("prompt", max(content))  # a tokenizer may know more ids than the model

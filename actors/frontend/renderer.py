@@ -23,12 +23,19 @@ def import_template_engine() -> tuple[Callable[..., Any], type[Exception]]:
     return render_jinja_template, TemplateError
 
 
+def prompt_too_long(length: str, max_model_len: int) -> ParameterError:
+    """The error of a prompt that leaves no room for an answer; `length` is in words."""
+    rule = f"with max_model_len={max_model_len} it may have at most {max_model_len - 1} tokens, to leave room for an answer"
+    return ParameterError(f"prompt has {length}; {rule}", "prompt", "context_length_exceeded")
+
+
 class Renderer:
     """Turns text and conversations into token ids, and tokens back into text."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Load the tokenizer. Raises ValueError, naming the file, when it is missing or broken."""
         self._directory = Path(checkpoint.tokenizer_directory)
+        self._max_model_len = checkpoint.max_model_len
         file = self._directory / "tokenizer.json"
         try:
             self.tokenizer = Tokenizer.from_file(str(file))
@@ -43,12 +50,12 @@ class Renderer:
         exact = byte_level and self.tokenizer.normalizer is None
         self._longest_token = max(map(len, self.tokenizer.get_vocab())) if exact else None
 
-    def least_tokens(self, text: str) -> int:
-        """A bound from below on the tokens of a text, known without tokenising it."""
-        return 0 if self._longest_token is None else len(text) // self._longest_token
-
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. Raises ParameterError for text that is no valid Unicode."""
+        """Token ids of a text. Raises ParameterError for text that is no valid Unicode, or can never fit the context."""
+        # Nobody waits for megabytes to be tokenised only to be refused.
+        least = 0 if self._longest_token is None else len(text) // self._longest_token
+        if least >= self._max_model_len > 0:
+            raise prompt_too_long(f"{len(text)} characters, which are at least {least} tokens", self._max_model_len)
         try:
             text.encode()
         except UnicodeEncodeError as error:

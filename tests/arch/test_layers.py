@@ -9,7 +9,7 @@ from source_tree import Import, Module, imports, module_of, modules
 PICKLES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "zmq"}
 
 # Files directly in actors/ that put actors together. They may know an actor's kind; no actor may know them.
-COMPOSITION = {"cli", "complete", "launch", "llm"}
+COMPOSITION = {"chat", "chat_backends", "cli", "complete", "serve"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ ENTRY_POINT = re.compile(r"actors\.\w+\.(?:main|__main__)")
 # Modules that import by a computed name: why.
 DYNAMIC = {
     "": "loads the public names on first use",
+    "actors.cli": "imports only the command that is asked for",
     "kernels.select": "imports one kernel set only",
 }
 

@@ -1,23 +1,65 @@
 """The programs in examples/ and the one in README.md run as they are."""
 
+import json
 import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 
 import pytest
-from programs import run_program
+from programs import LIMIT, run_program
+from servers import running_program, running_server
 from source_tree import ROOT
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = ROOT / "examples"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs(no_leaks: None, smollm2: str, path: object) -> None:
-    done = run_program("-P", str(path))
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in EXAMPLES.iterdir()} == {"stream.py", "sse_server.py", "openai_client.py"}
+
+
+def test_stream(no_leaks: None, smollm2: str) -> None:
+    done = run_program("-P", str(EXAMPLES / "stream.py"))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert done.stdout.count("[The capital ...]") > 1
+
+
+def test_sse_server(no_leaks: None, smollm2: str) -> None:
+    command = [sys.executable, "-P", str(EXAMPLES / "sse_server.py"), "127.0.0.1:0"]
+    with running_program(command, PYTHONUNBUFFERED="1") as server:
+        url = f"{server.url}/generate"
+        assert "".join(event["text"] for event in streamed(url, "The capital of France is")).strip()
+        next(streamed(url, "Once upon a time"))  # and leave
+        for wrong in ("", 3):
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+                next(streamed(url, wrong))
+            assert b"prompt must" in refused.value.read()
+        assert server.stop(signal.SIGINT) == 0
+        assert server.stderr() == ""
+
+
+def streamed(url: str, prompt: object) -> Iterator[dict[str, str]]:
+    """The events of a stream; dropping the iterator leaves it."""
+    request = urllib.request.Request(url, json.dumps({"prompt": prompt}).encode())
+    with urllib.request.urlopen(request, timeout=LIMIT) as response:
+        assert response.headers["Content-Type"] == "text/event-stream"
+        for line in response:
+            if line.strip():
+                yield json.loads(line.removeprefix(b"data: "))
+
+
+def test_openai_client(no_leaks: None, smollm2: str) -> None:
+    with running_server("--max-model-len", "512") as server:
+        done = run_program("-P", str(EXAMPLES / "openai_client.py"), f"{server.url}/v1")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"model: m\nchat:  .*Paris.*\ncompletion: Paris.*\nusage: 5 \+ 8 tokens\n", done.stdout, re.DOTALL)
 
 
 def test_the_program_in_the_readme_runs(no_leaks: None, smollm2: str) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (source,) = [block for block in blocks if "asyncio.run(" in block]  # the others are parts of programs
     done = run_program("-P", "-c", source)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -29,9 +71,9 @@ def test_the_readmes_commands_exist() -> None:
     targets = re.findall(r"^make (\S+)", text, re.MULTILINE)
     assert targets
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
-    flags = {
-        flag for line in re.findall(r"^ringpost complete .*", text, re.MULTILINE) for flag in re.findall(r"--[\w-]+", line)
-    }
-    known = run_program("-P", "-m", "ringpost", "complete", "--help").stdout
-    assert flags
-    assert all(flag in known for flag in flags)
+    lines = re.findall(r"^ringpost (\w+) (.*)", text, re.MULTILINE)
+    assert lines
+    for command, rest in lines:
+        known = run_program("-P", "-m", "ringpost", command, "--help").stdout
+        assert known, command
+        assert all(flag in known for flag in re.findall(r"--[\w-]+", rest)), rest

@@ -234,11 +234,14 @@ async def test_errors_name_field_and_value(engine: AsyncLLM) -> None:
 
 
 async def test_the_callers_objects_stay_as_they_are(engine: AsyncLLM) -> None:
-    ids, stops = list(FRANCE_IDS), [3, 4]
-    params = SamplingParams(temperature=0, max_tokens=4, stop_token_ids=stops)
-    before = copy.deepcopy((ids, stops, params))
+    ids, stops, bias = list(FRANCE_IDS), [3, 4], {DEF: 100.0}
+    params = SamplingParams(temperature=0, max_tokens=4, stop_token_ids=stops, logit_bias=bias)
+    before = copy.deepcopy((ids, stops, bias, params))
     output = await last(engine, ids, params)
+    assert (ids, stops, bias, params) == before
     output.prompt_token_ids.append(1)
-    stops.append(5)
+    stops.append(DEF)
+    bias[EOS] = 200.0
     assert ids == before[0]
-    assert params == before[2]
+    assert params == before[3]
+    assert (await last(engine, ids, params)).outputs == output.outputs

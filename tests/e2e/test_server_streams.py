@@ -14,7 +14,7 @@ from served_app import Reply
 from servers import ServerProcess, running_server
 
 ROUTES = [COMPLETIONS, CHAT]
-FRANCE_ON = {COMPLETIONS: {"prompt": FRANCE}, CHAT: {"messages": user(FRANCE)}}
+FRANCE_ON: dict[str, Json] = {COMPLETIONS: {"prompt": FRANCE}, CHAT: {"messages": user(FRANCE)}}
 OBJECTS = {COMPLETIONS: "text_completion", CHAT: "chat.completion.chunk"}
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client; the server has its own
@@ -47,7 +47,7 @@ def raw_stream(server: ServerProcess, path: str, body: Json) -> Reply:
     try:
         connection.request("POST", path, json.dumps(body | {"stream": True}), {"Content-Type": "application/json"})
         reply = connection.getresponse()
-        return Reply(reply.status, reply.headers, reply.read())
+        return Reply(reply.status, dict(reply.headers), reply.read())
     finally:
         connection.close()
 

@@ -134,7 +134,7 @@ class Client:
         self, path: str, body: Json, each: Callable[[Json], object] | None = None, headers: dict[str, str] | None = None
     ) -> Answer:
         """The answer, streamed; `each` is called with every event as it comes."""
-        events = []
+        events: list[Json] = []
         async with self._open(path, {**body, "stream": True}, headers) as reply:
             assert reply.status == 200, (reply.status, await reply.read())
             async for line in reply.content:

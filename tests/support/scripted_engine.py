@@ -148,6 +148,9 @@ class ScriptedEngine:
         await self.check_health()
         return EngineDescription(len(self._outputs), 0, NUM_BLOCKS, NUM_BLOCKS, 0)
 
+    async def check_request(self, prompt: Prompt, sampling_params: SamplingParams) -> TokensPrompt:
+        return await self._inputs.tokens_of(prompt, sampling_params)
+
     async def add_request(
         self, request_id: str | None, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> RequestOutputCollector:

@@ -1,6 +1,7 @@
 """What a client sees when something goes wrong: status, error object, headers; and who may ask at all."""
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,6 @@ from scripted_engine import End, ScriptedEngine
 from served_app import AppClient, served
 from tiny_checkpoint import write_tiny_llama
 
-from ringpost.actors.api import app as api_app
 from ringpost.actors.api.app import gate_of
 from ringpost.actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineStartError
 from ringpost.ipc.messages.errors import ParameterError
@@ -242,7 +242,7 @@ async def test_keys_are_compared_in_constant_time(locked: AppClient, monkeypatch
         compared.append((given, wanted))
         return True
 
-    monkeypatch.setattr(api_app.hmac, "compare_digest", compare)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     assert (await locked.get("/v1/models", {"Authorization": "Bearer x"})).status == 200
     assert compared == [(b"x", KEY.encode())]
 

@@ -74,6 +74,7 @@ async def test_connections_made_at_once_are_counted_too(no_leaks: None, engine: 
             done: set[asyncio.Task[object]] = set()
             while len(done) < 17:
                 done |= (await asyncio.wait(set(calls) - done, return_when=asyncio.FIRST_COMPLETED))[0]
+            await engine.nth_request(2)
             for request in engine.requests:
                 request.say(End())
         assert sorted(call.result().status for call in calls) == [200] * 3 + [503] * 17
@@ -116,17 +117,14 @@ async def test_a_port_that_another_server_took_meanwhile_is_named(no_leaks: None
                         pass
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "999.1.1.1", "a" * 64, "..", "", "127.0.0.1:80", "ü\u0000"])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "999.1.1.1", "a" * 64, "..", "", "127.0.0.1:80", "a\u0000"])
 def test_a_host_that_is_none_is_named(no_leaks: None, host: str) -> None:
-    if host == "":
-        bind(ApiConfig(host=host, port=0)).close()  # every interface
-        return
-    with pytest.raises(ValueError, match="^host '.*' cannot be used: "):
+    with pytest.raises(ValueError, match=r"^host '.*' cannot be used: "):
         bind(ApiConfig(host=host, port=0))
 
 
 def test_an_address_of_another_machine(no_leaks: None) -> None:
-    with pytest.raises(ValueError, match="192.0.2.1 cannot be used"):
+    with pytest.raises(ValueError, match=r"192\.0\.2\.1 cannot be used"):
         bind(ApiConfig(host="192.0.2.1", port=0))
 
 
@@ -150,7 +148,6 @@ NO_HTTP = [
     b"nonsense\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,  # how TLS begins
     b"\x00" * 100 + b"\r\n\r\n",
-    b"GET /health\r\n\r\n",
     b"GET /health HTTP/9.9.9\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost x\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
@@ -165,7 +162,7 @@ NO_HTTP = [
 @pytest.mark.asyncio
 @pytest.mark.parametrize("sent", NO_HTTP, ids=lambda sent: repr(sent[:40]))
 async def test_what_is_no_http(no_leaks: None, api: AppClient, caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
-    assert (await api.raw(sent)).startswith(b"HTTP/1.1 400 ")
+    assert (await api.raw(sent)).split(maxsplit=2)[1] == b"400"
     assert (await api.get("/health")).status == 200
     assert not caplog.records
 
@@ -174,7 +171,7 @@ async def test_what_is_no_http(no_leaks: None, api: AppClient, caplog: pytest.Lo
 @pytest.mark.parametrize("chunks", [b"zz\r\nhello\r\n", b"5\r\nhello!!\r\n0\r\n\r\n", b"-1\r\n"])
 async def test_chunks_that_are_none(no_leaks: None, api: AppClient, caplog: pytest.LogCaptureFixture, chunks: bytes) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert (await api.raw(head + chunks)).startswith(b"HTTP/1.1 400 ")
+    assert (await api.raw(head + chunks)).split(maxsplit=2)[1] == b"400"
     assert (await api.get("/health")).status == 200
     assert not caplog.records
 
@@ -203,8 +200,9 @@ async def test_leaving_the_block_ends_everything(no_leaks: None, engine: Scripte
         assert await idle[0].read() == b""
         assert b"[DONE]" not in await busy.read()
     await engine.until(lambda: engine.num_unfinished_requests == 0)
-    with pytest.raises(OSError):
-        await api.get("/health")
+    with pytest.raises(ConnectionRefusedError):
+        async with connection(api.url):
+            pass
 
 
 @pytest.mark.asyncio

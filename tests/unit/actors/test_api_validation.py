@@ -238,12 +238,12 @@ async def test_a_wrong_prompt_is_named(api: AppClient, prompt: Any, param: str, 
 
 
 @pytest.mark.asyncio
-async def test_no_prompt_of_a_refused_call_is_left_in_the_engine(tiny: str) -> None:
+async def test_no_prompt_of_a_refused_call_reaches_the_engine(tiny: str) -> None:
     engine = ScriptedEngine(tiny)
     async with served(engine) as api:
         await api.refused(COMPLETIONS, {"prompt": ["ok", ""]})
-    assert engine.num_unfinished_requests == 0
-    assert len(engine.aborted) == 2
+    assert (engine.requests, engine.aborted, engine.num_unfinished_requests) == ([], [], 0)
+    assert sum(engine.stats.finished.values()) == 0
 
 
 MESSAGES: list[tuple[Any, str, str]] = [

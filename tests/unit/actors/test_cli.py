@@ -20,10 +20,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], "COMMAND"),
         (["nonsense"], "nonsense"),
+        (["--nonsense"], "COMMAND"),
+        (["--nonsense", "complete", "hi"], "unrecognized arguments: --nonsense"),
         (["complete"], "PROMPT"),
-        (["complete", "hi", "--no-such-option"], "--no-such-option"),
+        (["complete", "hi", "--no-such-option"], "unrecognized arguments: --no-such-option$"),
+        (["complete", "hi", "--max-num-sequences=3"], r"did you mean --max-num-seqs\?"),
         (["complete", "hi", "--max-tokens", "many"], "--max-tokens"),
         (["complete", "hi", "--max-tokens", "0"], "max_tokens must be .*got 0"),
         (["complete", "hi", "--temperature", "3"], r"temperature must be .*got 3\.0"),
@@ -31,6 +33,20 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["complete", "hi", "--max-num-seqs", "0"], "max_num_seqs must be an integer of at least 1, got '0'"),
         (["complete", "hi", "--dtype", "int3"], "dtype must be auto or bfloat16 or float32, got 'int3'"),
         (["complete", "hi", "--model", "/no/such/dir"], "/no/such/dir"),
+        (["serve", "--port", "65536"], "port must be an integer of at least 0, at most 65535, got '65536'"),
+        (["serve", "--port", "http"], "port must be .*got 'http'"),
+        (["serve", "--host", "no host"], "host 'no host' cannot be used"),
+        (["serve", "--max-num-seqs", "0"], "max_num_seqs must be an integer of at least 1, got '0'"),
+        (["serve", "--served-model-name"], "--served-model-name"),
+        (["serve", "--prot", "1"], r"did you mean --port\?"),
+        (["serve", "--port", "0", "/no/such/dir"], "/no/such/dir"),
+        (["serve", "one", "--model", "other"], "not allowed with"),
+        (["chat", "hi", "--temperature", "3"], r"temperature must be .*got 3\.0"),
+        (["chat", "hi", "--max-num-seqs", "0"], "max_num_seqs must be an integer of at least 1, got '0'"),
+        (["chat", "hi", "--model", "/no/such/dir"], "/no/such/dir"),
+        (["chat", "hi", "--url", "localhost"], "url must be like http://.*got 'localhost'"),
+        (["chat", "hi", "--url", "http://localhost:1", "--block-size", "8"], "block_size: with --url"),
+        (["chat", "hi", "--api-key", "secret"], "api_key is for a server"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], named: str, no_leaks: None) -> None:
@@ -41,14 +57,30 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     assert re.search(named, err)
 
 
-def test_help_names_every_command_and_option(capsys: pytest.CaptureFixture[str]) -> None:
+COMMANDS = {
+    "serve": ("MODEL", "--port", "--served-model-name", "--api-key", "--max-num-seqs"),
+    "chat": ("MESSAGE", "--url", "--api-key", "--system-prompt", "--temperature", "--max-num-seqs"),
+    "complete": ("PROMPT", "--chat", "--stats", "--temperature", "--max-num-seqs", "--log-format"),
+}
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--help")
     assert (code, err) == (0, "")
-    assert "complete" in out
-    code, out, err = run(capsys, "complete", "--help")
+    assert set(COMMANDS) == set(re.findall(r"^    (\w+) ", out, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    code, out, err = run(capsys, command, "--help")
     assert (code, err) == (0, "")
-    for option in ("--temperature", "--chat", "--max-num-seqs", "--log-format"):
-        assert option in out
+    assert all(option in out for option in COMMANDS[command])
+
+
+def test_no_command_at_all_is_a_mistake_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "")
+    assert all(command in err for command in COMMANDS)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
