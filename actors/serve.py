@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = engine_options(arguments)
     if arguments.model_tag is not None:
         options["model"] = arguments.model_tag
-    options.setdefault("api_key", os.environ.get("RINGPOST_API_KEY"))
+    options.setdefault("api_key", os.environ.get("RINGPOST_API_KEY") or None)
     config = engine_config(**options)
     configure_logging("api0", config.runtime)
     with asyncio.Runner(loop_factory=loop_factory(config.runtime)) as runner:
@@ -108,10 +108,12 @@ async def _drain(app: web.Application, engine: AsyncLLM, signals: StopSignals, s
     """Refuse what is new, give what runs its time, then end it while the server can still tell its clients."""
     gate = gate_of(app)
     gate.close()
-    logger.warning("shutting down: %d requests have %g s to finish; a second signal stops now", gate.inside, seconds)
+    if gate.inside:
+        logger.warning("shutting down: %d requests have %g s to finish; a second signal stops now", gate.inside, seconds)
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await first_of(gate.wait_empty(), signals.second.wait(), engine.wait_ended())
+    await engine.check_health()  # what died meanwhile is no orderly end
     await all_of([engine.shutdown(), _wait_empty(gate, _LAST_WORDS)])
 
 

@@ -19,15 +19,11 @@ async def all_of(parts: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
 
 async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
     """Return, or raise, when the first of them ends; the others are cancelled and have ended too."""
-
-    async def run(wait: Coroutine[Any, Any, Any]) -> None:
-        await wait
-        for task in running:
-            task.cancel()
-
-    running: list[asyncio.Task[None]] = []
     try:
         async with asyncio.TaskGroup() as tasks:
-            running += [tasks.create_task(run(wait)) for wait in waits]
+            running = [tasks.create_task(wait) for wait in waits]
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in running:
+                task.cancel()
     except ExceptionGroup as group:
         raise group.exceptions[0] from None

@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.iterdir()} == {"stream.py", "sse_server.py", "openai_client.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"stream.py", "sse_server.py", "openai_client.py"}
 
 
 def test_stream(no_leaks: None, smollm2: str) -> None:

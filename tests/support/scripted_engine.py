@@ -101,6 +101,7 @@ class ScriptedEngine:
         self._error: Exception | None = None
         self._news = asyncio.Event()
         self._number = 0
+        self._texts: dict[tuple[int, ...], str] = {}  # of prompts that come as the tokens they were checked to be
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something has come true of the requests; the watchdog ends a wait that is in vain."""
@@ -149,7 +150,10 @@ class ScriptedEngine:
         return EngineDescription(len(self._outputs), 0, NUM_BLOCKS, NUM_BLOCKS, 0)
 
     async def check_request(self, prompt: Prompt, sampling_params: SamplingParams) -> TokensPrompt:
-        return await self._inputs.tokens_of(prompt, sampling_params)
+        checked = await self._inputs.tokens_of(prompt, sampling_params)
+        if isinstance(prompt, str):
+            self._texts[tuple(checked["prompt_token_ids"])] = prompt
+        return checked
 
     async def add_request(
         self, request_id: str | None, prompt: Prompt, sampling_params: SamplingParams | None = None
@@ -164,7 +168,8 @@ class ScriptedEngine:
         number = self._number
         delta = params.output_kind == "delta"
         collector = _Collector(external_id, delta=delta, on_abandon=lambda: self._abandon(number, external_id))
-        collector.script = list(self.answers.get(content if isinstance(content, str) else None, self.answers[None]))
+        text = content if isinstance(content, str) else self._texts.get(tuple(content))
+        collector.script = list(self.answers.get(text, self.answers[None]))
         detokenizer = self._renderer.detokenizer(skip_special_tokens=params.skip_special_tokens)
         self._outputs.add(number, params, collector, detokenizer, content)
         try:
