@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -55,6 +57,25 @@ def test_openai_client(no_leaks: None, smollm2: str) -> None:
         done = run_program("-P", str(EXAMPLES / "openai_client.py"), f"{server.url}/v1")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"model: m\nchat:  .*Paris.*\ncompletion: Paris.*\nusage: 5 \+ 8 tokens\n", done.stdout, re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; .ci/run installs it")
+def test_the_readmes_curl_commands_run(no_leaks: None, smollm2: str) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (commands,) = [block for block in blocks if block.startswith("curl ")]
+    with running_server("--max-model-len", "512") as server:
+        script = commands.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl -sS --fail-with-body ")
+        done = subprocess.run(
+            ["bash", "-ec", script], capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    completion, _, rest = done.stdout.partition("data: ")
+    assert json.loads(completion)["choices"][0]["text"].startswith(" Paris")
+    events, _, rest = rest.partition("data: [DONE]\n\n")
+    assert len(events.split("data: ")) > 5
+    models, _, metrics = rest.partition("# HELP")
+    assert json.loads(models)["data"][0]["id"] == "m"
+    assert "ringpost:generation_tokens_total" in metrics
 
 
 def test_the_program_in_the_readme_runs(no_leaks: None, smollm2: str) -> None:

@@ -1,8 +1,8 @@
 """`ringpost serve` as a process: what it needs to start, what it does when a process dies, and what it keeps to itself."""
 
 import asyncio
+import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -11,19 +11,21 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import aiohttp
 import pytest
-from api_client import CHAT, COMPLETIONS, Client
+from api_client import COMPLETIONS, Client
 from process_tree import actor_pids, all_end, command_line
 from programs import COMMAND, LIMIT, run_ringpost
+from raw_streams import ENDLESS, begun_streams
 from servers import ServerProcess, running_server
 from tiny_checkpoint import write_tiny_llama
 
 KEY = "sk-a-key-of-no-use"
 QUESTION = {"prompt": "ab", "max_tokens": 3}
 
-pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client; the server has its own
+on_one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client; the server has its own
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +38,6 @@ def serving(model: Path, *arguments: str, **environment: str) -> Iterator[Server
     """A server on the tiny model, which one thread computes fastest."""
     with running_server("--model", str(model), "--num-threads", "1", *arguments, **environment) as server:
         yield server
-
-
-def port_of(server: ServerProcess) -> int:
-    port = urlsplit(server.url).port
-    assert port is not None
-    return port
 
 
 def assert_one_line(code: int | None, errors: str, named: str) -> None:
@@ -101,27 +97,103 @@ def ended(process: "subprocess.Popen[str]") -> "subprocess.Popen[str]":
     return process
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])
+@on_one_loop
 @pytest.mark.parametrize("victim", ["core0", "worker0.0"])
 async def test_a_process_of_the_engine_dies(no_leaks: None, tiny: Path, victim: str) -> None:
     """Every client learns which one and how, and so does whoever started the server."""
     with serving(tiny) as server:
         actors = actor_pids(server.process.pid)
-        named = f"{victim} (pid {actors[victim]})"
-        async with Client(server.url) as client, long_answers(client) as answers:
-            with all_end([server.process.pid, *actors.values()]):
+        named = f"{victim} (pid {actors[victim]}): ProcessDied: killed by signal 9"
+        async with Client(server.url) as client, begun_streams(client, **ENDLESS) as streams, asyncio.TaskGroup() as tasks:
+            whole = tasks.create_task(client.post(COMPLETIONS, {"prompt": "ab"} | ENDLESS))
+            await client.until(lambda scrape: scrape.load[0] == 4)
+            with all_end(list(actors.values())):
                 os.kill(actors[victim], signal.SIGKILL)
-                for answer in answers.streams:
-                    *_, error = await answer.rest()
-                    assert error["error"]["code"] == "engine_dead"
-                    assert named in error["error"]["message"]
-                    assert "signal 9" in error["error"]["message"]
-                status, content = await answers.whole
-                assert status == 503
-                assert named.encode() in content
-                with pytest.raises(AssertionError, match="503|Cannot connect"):
-                    await client.metrics()
+                for stream in streams:
+                    *_, last = await stream.events()
+                    assert last["error"]["code"] == "engine_dead"
+                    assert named in last["error"]["message"]
+                assert await health(server.url) != 200
+        status, content = whole.result()
+        assert status == 503
+        assert named in json.loads(content)["error"]["message"]
         assert await asyncio.to_thread(server.wait) == 1
-        last = server.stderr().splitlines()[-1]
-        assert last.startswith(f"ringpost serve: {named}")
+        lines = server.stderr().splitlines()
+        assert lines[-1] == f"ringpost serve: {named}"
         assert "Traceback" not in server.stderr()
+
+
+async def health(url: str) -> int:
+    """The status of /health; 0 when nobody answers any more."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/health") as reply:
+            return reply.status
+    except aiohttp.ClientError:
+        return 0
+
+
+@on_one_loop
+async def test_the_server_itself_is_killed(no_leaks: None, tiny: Path) -> None:
+    """Nobody outlives it, and its port is free at once."""
+    with serving(tiny) as server:
+        async with Client(server.url) as client, begun_streams(client, **ENDLESS):
+            with all_end(list(actor_pids(server.process.pid).values())):
+                assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        with serving(tiny, "--port", str(urlsplit(server.url).port)) as again:
+            assert again.url == server.url
+            async with Client(again.url) as client:
+                assert (await client.ask(COMPLETIONS, QUESTION)).completion_tokens == 3
+
+
+ROUNDS = [1, pytest.param(5, marks=pytest.mark.long)]
+
+
+@on_one_loop
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_four_servers_at_once(no_leaks: None, tiny: Path, rounds: int) -> None:
+    names = [f"model-{number}" for number in range(4)]
+    for _ in range(rounds):
+        with ExitStack() as stack, ThreadPoolExecutor(len(names)) as pool:
+
+            def start(name: str, stack: ExitStack = stack) -> ServerProcess:
+                return stack.enter_context(serving(tiny, "--served-model-name", name))
+
+            servers = list(pool.map(start, names))
+            killed, *others = zip(names, servers, strict=True)
+            for name, server in (killed, *others):
+                await assert_answers(name, server)
+            killed[1].stop(signal.SIGKILL)
+            for name, server in others:
+                await assert_answers(name, server)
+
+
+async def assert_answers(name: str, server: ServerProcess) -> None:
+    async with Client(server.url) as client:
+        answer = await client.ask(COMPLETIONS, QUESTION)
+        assert answer.events[0]["model"] == name
+        status, _ = await client.post(COMPLETIONS, QUESTION | {"model": "model-x"})
+        assert status == 404
+
+
+@on_one_loop
+@pytest.mark.parametrize("level", ["debug", "info"])
+async def test_what_stays_out_of_command_lines_and_logs(no_leaks: None, tiny: Path, level: str) -> None:
+    """The key nowhere, not even at level debug; prompts and answers not at level info."""
+    with serving(tiny, "--log-level", level, RINGPOST_API_KEY=KEY) as server:
+        async with Client(server.url) as client:
+            secret = {"prompt": "a secret thought", "max_tokens": 3, "logit_bias": {"100": 100}}
+            assert (await client.post(COMPLETIONS, secret))[0] == 401
+            headers = {"Authorization": f"Bearer {KEY}"}
+            answer = await client.ask(COMPLETIONS, secret, headers)
+            assert (await client.post(COMPLETIONS, secret | {"seed": "x"}, headers))[0] == 400
+        for pid in (server.process.pid, *actor_pids(server.process.pid).values()):
+            words = command_line(pid)
+            assert words
+            assert not [word for word in words if KEY in word]
+        assert server.stop() == 0
+        log = server.stderr()
+        assert f"POST {COMPLETIONS}" in log
+        assert KEY not in log
+        if level == "info":
+            assert "secret" not in log
+            assert answer.first.text not in log
