@@ -106,7 +106,9 @@ def run_actor(main: Main) -> NoReturn:
     """Body of a child's `__main__`: run `main` on its own event loop; a failure is told to the supervisor, then exit code 1."""
     boot = _read_boot()
     _die_with(boot.supervisor)
+    # A signal to the whole group, as of a terminal or of systemd, is the supervisor's to handle: it stops us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     configure_logging(boot.actor, boot.config.runtime, boot.rank)
     control = Control(boot)
     code = 0

@@ -61,7 +61,7 @@ class _Popen:
             return None
 
     def terminate(self) -> None:
-        self._child.terminate()
+        self._child.kill()  # it ignores SIGTERM
 
     def kill(self) -> None:
         self._child.kill()

@@ -26,19 +26,25 @@ async def submitted(
     room = state.engine.config.scheduler.max_num_seqs + state.config.max_num_queued_reqs
     if total > room:
         raise ParameterError(f"prompt asks for {total} answers, but this server takes at most {room} at once", "prompt")
+    _require_room(state, room, total)
     if len(prompts) > 1:  # all are checked before the first is sent
         prompts = [await _checked(state.engine, prompts, number, params) for number in range(len(prompts))]
     with ExitStack() as stack:
         collectors = []
         for index in range(total):
-            if state.engine.num_unfinished_requests >= room:
-                raise Overloaded(f"{room} requests run and wait already, as many as this server takes; try again later")
+            _require_room(state, room, 1)
             number, choice = divmod(index, num_choices)
             external_id = request_id if total == 1 else f"{request_id}-{index}"
             collector = await state.engine.add_request(external_id, prompts[number], _params_of(params, choice))
             stack.callback(collector.close)
             collectors.append(collector)
         yield collectors
+
+
+def _require_room(state: ApiState, room: int, count: int) -> None:
+    live = state.engine.num_unfinished_requests
+    if live + count > room:
+        raise Overloaded(f"{live} requests run and wait already, and this server takes at most {room}; try again later")
 
 
 async def _checked(engine: EngineClient, prompts: Sequence[Prompt], number: int, params: SamplingParams) -> Prompt:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -101,6 +102,19 @@ async def connection(url: str, **options: Any) -> AsyncIterator[tuple[asyncio.St
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
+
+
+@asynccontextmanager
+async def unread(url: str, path: str, body: Json) -> AsyncIterator[None]:
+    """A client that asks for much and reads none of it."""
+    where = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, (where.hostname, where.port))
+        await loop.sock_sendall(sock, post_bytes(path, body))
+        yield
 
 
 @asynccontextmanager

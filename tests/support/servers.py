@@ -6,6 +6,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,6 +30,17 @@ class ServerProcess:
     def stderr(self) -> str:
         """What it wrote to standard error so far; also after its end, inside the block."""
         return _text(self._errors)
+
+    def health(self) -> int:
+        """The status of /health; 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=LIMIT) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            return refusal.code
+        except OSError:
+            return 0
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit code; a server that does not end is killed and fails the test."""

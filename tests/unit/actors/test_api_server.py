@@ -10,7 +10,7 @@ import pytest_asyncio
 from aiohttp import web
 from api_client import COMPLETIONS
 from scripted_engine import End, ScriptedEngine
-from served_app import AppClient, connection, post_bytes, served, serving
+from served_app import AppClient, connection, post_bytes, served, serving, unread
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api.app import build_app
@@ -203,6 +203,17 @@ async def test_leaving_the_block_ends_everything(no_leaks: None, engine: Scripte
     with pytest.raises(ConnectionRefusedError):
         async with connection(api.url):
             pass
+
+
+@pytest.mark.asyncio
+async def test_leaving_the_block_waits_for_no_client_that_does_not_read(no_leaks: None, engine: ScriptedEngine) -> None:
+    engine.answers[None] = ["x" * 10_000] * 2_000  # more than any socket holds
+    async with AsyncExitStack() as open_ones:
+        async with served(engine) as api:
+            await open_ones.enter_async_context(unread(api.url, COMPLETIONS, {"prompt": "hi", "stream": True}))
+            request = await engine.nth_request(0)
+        await engine.until(lambda: engine.num_unfinished_requests == 0)
+        assert request.unsaid
 
 
 @pytest.mark.asyncio

@@ -1,16 +1,14 @@
-"""Answers as they leave the server, byte by byte, and clients that leave before they are complete."""
+"""Answers as they leave the server, byte by byte."""
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Json
-from scripted_engine import End, ScriptedEngine, Step, token_ids
+from scripted_engine import End, ScriptedEngine, token_ids
 from served_app import AppClient, Reply, connection, post_bytes, served
 from tiny_checkpoint import EOS_TOKEN_ID, write_tiny_llama
 
@@ -18,7 +16,6 @@ from ringpost.actors.errors import EngineDeadError
 
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 PATHS = list(BODIES)
-PROMPT_TOKENS = {COMPLETIONS: token_ids("hi")}
 DETAILS = {"prompt_tokens_details": {"cached_tokens": 0}}
 
 
@@ -321,128 +318,6 @@ async def test_a_shutdown_ends_streams_with_an_error(api: AppClient, engine: Scr
     *_, last = stream.result().events
     assert last["error"]["code"] == "engine_dead"
     assert "shut down" in last["error"]["message"]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("path", PATHS)
-async def test_where_an_id_comes_from(api: AppClient, engine: ScriptedEngine, path: str) -> None:
-    prefix = "cmpl-" if path == COMPLETIONS else "chatcmpl-"
-    for header, field, expected in (
-        ("h", "b", "h"),
-        ("h", None, "h"),
-        (None, "b", "b"),
-        ("ü h", None, "ü h"),
-        ("x" * 256, None, "x" * 256),
-    ):
-        headers = {} if header is None else {"X-Request-Id": header}
-        for stream in (False, True):
-            reply = await api.call(path, BODIES[path] | {"request_id": field, "stream": stream}, headers)
-            (found,) = {event["id"] for event in (reply.events if stream else [reply.json])}
-            assert found == prefix + expected
-            assert reply.headers["X-Request-Id"] == expected
-            assert engine.requests[-1].message.external_id == expected
-    random = {(await api.call(path, BODIES[path])).json["id"] for _ in range(3)}
-    assert len(random) == 3
-    assert all(name.startswith(prefix) and len(name) > len(prefix) + 20 for name in random)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("header", ["", "x" * 257, "a\tb", "a\u200bb"])
-async def test_an_id_that_cannot_be_one(api: AppClient, engine: ScriptedEngine, header: str) -> None:
-    for path in PATHS:
-        reply = await api.call(path, BODIES[path] | {"request_id": "good"}, {"X-Request-Id": header})
-        assert reply.status == 400
-        assert reply.error["param"] == "request_id"
-        assert "256" in reply.error["message"]
-    assert engine.requests == []
-
-
-@pytest.mark.asyncio
-async def test_one_id_for_two_calls_at_once(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers |= {"cat": ["a"], "dog": ["b"]}
-    async with asyncio.TaskGroup() as tasks:
-        calls = [tasks.create_task(api.call(COMPLETIONS, {"prompt": text}, {"X-Request-Id": "r"})) for text in ("cat", "dog")]
-        await engine.nth_request(1)
-        for request in engine.requests:
-            request.say(End())
-    assert [call.result().json["choices"][0]["text"] for call in calls] == ["a", "b"]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("reset", [False, True])
-async def test_a_client_that_leaves_ends_its_request(
-    no_leaks: None, api: AppClient, engine: ScriptedEngine, path: str, stream: bool, reset: bool
-) -> None:
-    engine.answers[None] = ["a"]
-    body = BODIES[path] | {"stream": stream, "request_id": "r"}
-    async with api.sent(path, body, reset=reset) as reader:
-        await engine.nth_request(0)
-        if stream:
-            await reader.readuntil(b"}\n\n")
-    await engine.until(lambda: engine.aborted == ["r"])
-    assert engine.num_unfinished_requests == 0
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_while_its_prompt_is_rendered(
-    no_leaks: None, api: AppClient, engine: ScriptedEngine, path: str, stream: bool
-) -> None:
-    engine.may_render.clear()
-    async with api.sent(path, BODIES[path] | {"stream": stream}):
-        await engine.until(lambda: engine.rendering == 1)
-    await engine.until(lambda: engine.rendering == 0)
-    assert engine.num_unfinished_requests == 0
-    assert engine.requests == []
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_leaves_ends_all_its_prompts(no_leaks: None, api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers[None] = ["a"]
-    for stream in (False, True):
-        engine.aborted.clear()
-        async with api.sent(COMPLETIONS, {"prompt": ["cat", "dog", "bird"], "stream": stream, "request_id": "r"}):
-            await engine.until(lambda: engine.num_unfinished_requests == 3)
-        await engine.until(lambda: sorted(engine.aborted) == ["r-0", "r-1", "r-2"])
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_leaves_is_no_line_in_the_log(
-    api: AppClient, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine.answers[None] = ["a"]
-    for stream in (False, True):
-        async with api.sent(COMPLETIONS, {"prompt": "hi", "stream": stream}, reset=True):
-            await engine.until(lambda: engine.num_unfinished_requests == 1)
-        await engine.until(lambda: engine.num_unfinished_requests == 0)
-    metrics = await api.until(lambda scrape: scrape.value("ringpost:http_requests_total", status="499") == 2)
-    assert metrics.value("ringpost:http_requests_total", status="500") != 1
-    assert not caplog.records
-
-
-def endless() -> list[Step]:
-    return ["x" * 10_000] * 2_000  # more than any socket holds
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_does_not_read_holds_nobody_up(no_leaks: None, api: AppClient, engine: ScriptedEngine) -> None:
-    engine.answers["much"] = endless()
-    where = urlsplit(api.url)
-    with socket.socket() as unread:
-        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-        unread.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(unread, (where.hostname, where.port))
-        request = post_bytes(COMPLETIONS, {"prompt": "much", "stream": True, "request_id": "r"})
-        await asyncio.get_running_loop().sock_sendall(unread, request)
-        stuck = await engine.nth_request(0)
-        for path in PATHS:
-            assert len((await streamed(api, path)).events) >= 3
-        assert stuck.unsaid, "the server has taken all of it, and keeps it"
-        assert engine.num_unfinished_requests == 1
-    await engine.until(lambda: engine.aborted == ["r"])
 
 
 @pytest.mark.asyncio

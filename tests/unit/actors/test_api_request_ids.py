@@ -1,0 +1,75 @@
+"""The client's name for its call: where it comes from, where it goes, and that it need not be unique."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from api_client import CHAT, COMPLETIONS, Json
+from scripted_engine import End, ScriptedEngine
+from served_app import AppClient, served
+from tiny_checkpoint import write_tiny_llama
+
+BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
+PATHS = list(BODIES)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def engine(tiny: str) -> ScriptedEngine:
+    return ScriptedEngine(tiny)
+
+
+@pytest_asyncio.fixture
+async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
+    async with served(engine) as client:
+        yield client
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", PATHS)
+async def test_where_an_id_comes_from(api: AppClient, engine: ScriptedEngine, path: str) -> None:
+    prefix = "cmpl-" if path == COMPLETIONS else "chatcmpl-"
+    for header, field, expected in (
+        ("h", "b", "h"),
+        ("h", None, "h"),
+        (None, "b", "b"),
+        ("ü h", None, "ü h"),
+        ("x" * 256, None, "x" * 256),
+    ):
+        headers = {} if header is None else {"X-Request-Id": header}
+        for stream in (False, True):
+            reply = await api.call(path, BODIES[path] | {"request_id": field, "stream": stream}, headers)
+            (found,) = {event["id"] for event in (reply.events if stream else [reply.json])}
+            assert found == prefix + expected
+            assert reply.headers["X-Request-Id"] == expected
+            assert engine.requests[-1].message.external_id == expected
+    random = {(await api.call(path, BODIES[path])).json["id"] for _ in range(3)}
+    assert len(random) == 3
+    assert all(name.startswith(prefix) and len(name) > len(prefix) + 20 for name in random)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("header", ["", "x" * 257, "a\tb", "a\u200bb"])
+async def test_an_id_that_cannot_be_one(api: AppClient, engine: ScriptedEngine, header: str) -> None:
+    for path in PATHS:
+        reply = await api.call(path, BODIES[path] | {"request_id": "good"}, {"X-Request-Id": header})
+        assert reply.status == 400
+        assert reply.error["param"] == "request_id"
+        assert "256" in reply.error["message"]
+    assert engine.requests == []
+
+
+@pytest.mark.asyncio
+async def test_one_id_for_two_calls_at_once(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.answers |= {"cat": ["a"], "dog": ["b"]}
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(api.call(COMPLETIONS, {"prompt": text}, {"X-Request-Id": "r"})) for text in ("cat", "dog")]
+        await engine.nth_request(1)
+        for request in engine.requests:
+            request.say(End())
+    assert [call.result().json["choices"][0]["text"] for call in calls] == ["a", "b"]
