@@ -64,7 +64,7 @@ def describe_error(error: Exception) -> tuple[int, ErrorBody]:
         return error.status, ErrorBody(ErrorInfo(message, kind, error.param, error.code))
     if isinstance(error, web.HTTPException):
         kind = _INVALID if error.status < 500 else _OURS
-        return error.status, ErrorBody(ErrorInfo(error.text or error.reason, kind))
+        return error.status, ErrorBody(ErrorInfo(error.reason, kind))
     if isinstance(error, ParameterError):
         return 400, ErrorBody(ErrorInfo(message, _INVALID, error.parameter, error.code))
     for kind_of_error, status, kind, code in _STATUSES:

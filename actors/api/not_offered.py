@@ -12,7 +12,6 @@ from .validation import shown
 
 # Field -> the values that ask for nothing; null is always one.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
     "stop": ([], ""),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),

@@ -62,6 +62,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """Body of /v1/completions."""
 
     prompt: str | list[str | int | list[int]]
+    best_of: int | None = None
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or token ids, whose values the engine checks."""
@@ -75,6 +76,14 @@ class CompletionRequest(GenerationRequest, kw_only=True):
             odd = f"token id {ids[0]} among prompts"
             raise ParameterError(f"prompt must hold prompts only or token ids only, got {odd:.100}", "prompt")
         return prompts or [ids]
+
+    def check(self) -> None:
+        """See GenerationRequest."""
+        super().check()
+        if self.best_of is not None and self.best_of != self.num_choices:
+            raise ParameterError(
+                f"best_of is not supported yet: it may only be n={self.num_choices}, got {self.best_of}", "best_of"
+            )
 
     def params(self) -> SamplingParams:
         """Sampling parameters with this route's default length."""

@@ -44,7 +44,6 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "stop_token_ids": [[-1], [268], [2**64]],
 }
 NOT_OFFERED: dict[str, list[Any]] = {
-    "best_of": [2, 0, 1.5, True, "1", 10**4000],
     "stop": ["x", ["x"], 5],
     "presence_penalty": [0.5],
     "frequency_penalty": [-0.5],
@@ -65,7 +64,6 @@ NOT_OFFERED: dict[str, list[Any]] = {
     "priority": [1],
 }
 NEUTRAL: dict[str, list[Any]] = {
-    "best_of": [1, 1.0],
     "stop": [[], ""],
     "presence_penalty": [0, 0.0],
     "frequency_penalty": [0],
@@ -133,9 +131,19 @@ async def test_a_value_out_of_range_is_named(api: AppClient, field: str) -> None
 
 
 @pytest.mark.asyncio
+async def test_best_of_may_only_be_n(api: AppClient) -> None:
+    for fields in ({"best_of": 1}, {"best_of": 2, "n": 2}, {"best_of": None, "n": 2}):
+        assert (await api.call(COMPLETIONS, {"prompt": "hi", **fields})).status == 200
+    for wrong in ({"best_of": 2}, {"best_of": 1, "n": 2}, {"best_of": "1"}, {"best_of": 10**30}):
+        error = await api.refused(COMPLETIONS, {"prompt": "hi", **wrong})
+        assert error["param"] == "best_of"
+    assert (await api.call(CHAT, {"messages": [{"role": "user", "content": "hi"}], "best_of": 7})).status == 200
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"1" + b"0" * 5000])
 async def test_a_number_beyond_all_bounds_is_named(api: AppClient, number: bytes) -> None:
-    for field in (b"temperature", b"logit_bias", b"best_of"):
+    for field in (b"temperature", b"logit_bias", b"repetition_penalty"):
         value = b'{"5": ' + number + b"}" if field == b"logit_bias" else number
         error = await api.refused(COMPLETIONS, b'{"prompt": "hi", "' + field + b'": ' + value + b"}")
         assert error["param"] == field.decode()
