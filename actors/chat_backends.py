@@ -144,11 +144,11 @@ class _Server:
     async def _events(self, response: aiohttp.ClientResponse) -> AsyncGenerator[_Event, None]:
         """The events before [DONE]. Raises EngineError for one that reports an error, and for a stream that ends otherwise."""
         while line := await self._line(response):
-            if line.isspace() or line.startswith(b":"):  # the end of an event; a comment
+            if line.isspace() or line.startswith((b":", b"event:", b"id:", b"retry:")):  # all that matters is in the data
                 continue
-            if not line.startswith(b"data: "):
+            if not line.startswith(b"data:"):
                 raise EngineError(f"{self._url} sends what is no event of a stream: {line!r:.100}")
-            data = line.removeprefix(b"data: ").strip()
+            data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
                 return
             try:

@@ -1,8 +1,9 @@
-"""`ringpost serve`: an engine and the HTTP server over it, from the first signal that it is wanted to the last."""
+"""`ringpost serve`: an engine and the HTTP server over it, until a signal or the engine's end."""
 
 import argparse
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from .loops import loop_factory
 from .tasks import all_of, first_of
 
 _LAST_WORDS = 1.0  # seconds that handlers get to tell their clients how it ended
+_OTHER_FILES = 256  # open beside connections: mailboxes, libraries, files being read
 _EXIT_SIGNAL = 128  # plus the signal's number
 
 
@@ -42,8 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
     options.setdefault("api_key", os.environ.get("RINGPOST_API_KEY") or None)
     config = engine_config(**options)
     configure_logging("api0", config.runtime)
+    _raise_file_limit(config.api.max_connections)
     with asyncio.Runner(loop_factory=loop_factory(config.runtime)) as runner:
         return runner.run(serve(config))
+
+
+def _raise_file_limit(connections: int) -> None:
+    """Let this process open as many files as the system allows it; each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        if limit < wanted:
+            logger.warning("max_connections=%d needs %d open files; this process may have %d", connections, wanted, limit)
 
 
 class StopSignals:
@@ -96,7 +110,7 @@ async def serve(config: EngineConfig) -> int:
                     await engine.check_health()
                 return _EXIT_SIGNAL + signals.number if signals.second.is_set() else 0
         finally:
-            await engine.shutdown()
+            await _shut_down(engine, signals)
 
 
 async def _start(engine: AsyncLLM) -> None:
@@ -114,7 +128,20 @@ async def _drain(app: web.Application, engine: AsyncLLM, signals: StopSignals, s
         async with asyncio.timeout(seconds):
             await first_of(gate.wait_empty(), signals.second.wait(), engine.wait_ended())
     await engine.check_health()  # what died meanwhile is no orderly end
-    await all_of([engine.shutdown(), _wait_empty(gate, _LAST_WORDS)])
+    await all_of([_shut_down(engine, signals), _wait_empty(gate, _LAST_WORDS)])
+
+
+async def _shut_down(engine: AsyncLLM, signals: StopSignals) -> None:
+    """Stop the engine in order, or at once when a second signal comes meanwhile."""
+    async with asyncio.TaskGroup() as tasks:
+        impatient = tasks.create_task(_kill_at(signals.second, engine))
+        await engine.shutdown()
+        impatient.cancel()
+
+
+async def _kill_at(event: asyncio.Event, engine: AsyncLLM) -> None:
+    await event.wait()
+    engine.kill()
 
 
 async def _wait_empty(gate: Gate, seconds: float) -> None:

@@ -9,15 +9,15 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from ...ipc.messages.sampling import SamplingParams
-from ..errors import EngineDeadError
 from ..frontend.collector import RequestOutputCollector
-from ..frontend.engine_client import EngineClient
 from ..frontend.input_processor import Prompt
 from ..frontend.outputs import RequestOutput
 from ..tasks import all_of
 from .calls import REQUEST_ID, Body, Call
+from .errors import ServerStopping
 from .responses import PromptTokensDetails, TokenIds, Usage
 from .sse import EventStream
+from .state import ApiState
 from .submission import submitted
 
 
@@ -30,7 +30,6 @@ class Answer(Generic[Body]):
         self.call = call
         self.id = f"{self.id_prefix}-{call.request_id}"
         self.created = int(time.time())
-        self._latest: dict[int, RequestOutput] = {}  # by choice
 
     def whole(self, outputs: Sequence[RequestOutput], usage: Usage) -> msgspec.Struct:
         """The reply that is not streamed."""
@@ -53,32 +52,32 @@ class Answer(Generic[Body]):
         async with submitted(self.call.state, prompts, params, self.call.body.num_choices, self.call.request_id) as collectors:
             if self.call.body.stream:
                 return await self._stream(request, collectors)
-            outputs = [await next_output(self.call.state.engine, collector) for collector in collectors]
+            outputs = await all_of(next_output(self.call.state, collector) for collector in collectors)
         return self.call.reply(self.whole(outputs, self._usage(dict(enumerate(outputs)))))
 
     async def _stream(self, request: web.Request, collectors: list[RequestOutputCollector]) -> web.StreamResponse:
         async with EventStream(request, {REQUEST_ID: self.call.request_id}) as events:
-            await all_of(self._send_choice(events, index, collector) for index, collector in enumerate(collectors))
+            outputs = await all_of(self._send_choice(events, index, collector) for index, collector in enumerate(collectors))
             if self.call.include_usage:
-                await events.send(self.usage_event(self._usage(self._latest)))
+                await events.send(self.usage_event(self._usage(dict(enumerate(outputs)))))
         return events.response
 
-    async def _send_choice(self, events: EventStream, index: int, collector: RequestOutputCollector) -> None:
+    async def _send_choice(self, events: EventStream, index: int, collector: RequestOutputCollector) -> RequestOutput:
         first = True
-        finished = False
-        while not finished:
-            output = await next_output(self.call.state.engine, collector)
-            self._latest[index] = output
-            finished = output.finished
-            if output.outputs[0].text or finished or self.call.wants_every_token:
-                usage = self._usage_so_far()
+        while True:
+            output = await next_output(self.call.state, collector)
+            if output.outputs[0].text or output.finished or self.call.wants_every_token:
+                usage = self._usage_so_far(index, output)
                 before = self.first_events(index, output, usage) if first else []
                 await events.send(*before, self.event(index, output, first=first, usage=usage))
                 first = False
+            if output.finished:
+                return output
 
-    def _usage_so_far(self) -> Usage | UnsetType | None:
+    def _usage_so_far(self, index: int, output: RequestOutput) -> Usage | UnsetType | None:
+        """What an event of a choice says about usage: the choice's own so far, where the client asked for it."""
         if self.call.continuous_usage:
-            return self._usage(self._latest)
+            return self._usage({index: output})
         return None if self.call.include_usage else UNSET
 
     def _usage(self, outputs: Mapping[int, RequestOutput]) -> Usage:
@@ -94,9 +93,9 @@ class Answer(Generic[Body]):
         return token_ids if self.call.body.return_token_ids else UNSET
 
 
-async def next_output(engine: EngineClient, collector: RequestOutputCollector) -> RequestOutput:
+async def next_output(state: ApiState, collector: RequestOutputCollector) -> RequestOutput:
     """The next output of a request; an answer cut off by the engine's shutdown is an error, not an answer."""
     output = collector.get_nowait() or await collector.get()
-    if output.outputs[0].finish_reason == "abort" and engine.errored:
-        raise EngineDeadError("the server was shut down before the answer was complete")
+    if output.outputs[0].finish_reason == "abort" and state.engine.errored:
+        raise ServerStopping("the server was shut down before the answer was complete")
     return output

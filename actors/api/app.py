@@ -8,6 +8,7 @@ from aiohttp import web
 
 from ...ipc.messages.config import ApiConfig
 from ..frontend.engine_client import EngineClient
+from .calls import REQUEST_ID, request_id_in
 from .chat import chat_completions
 from .completions import completions
 from .errors import ApiError, error_response
@@ -15,6 +16,8 @@ from .gate import Gate
 from .metrics import Metrics
 from .state import STATE, ApiState
 from .system import health, list_models, metrics, show_model, show_version
+
+_LEFT = 499  # nginx's status of a client that has left
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,17 +56,19 @@ def gate_of(app: web.Application) -> Gate:
 
 @web.middleware
 async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn exceptions into replies, and count. That the client has left passes through."""
+    """Turn exceptions into replies, and count."""
     started = time.monotonic()
-    status = 499  # as nginx counts a client that has left
+    status = _LEFT
     try:
         response = await handler(request)
         status = response.status
     except ConnectionError:
-        raise
+        response = web.Response(status=_LEFT, reason="client left")  # nobody reads it
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the server goes on
         response = error_response(error)
         status = response.status
+        if given := request_id_in(request):
+            response.headers[REQUEST_ID] = given
     finally:
         route = request.match_info.route.resource
         name = "unknown" if route is None else route.canonical

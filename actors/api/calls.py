@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from ...ipc.messages.errors import ParameterError
-from .errors import ApiError
+from .errors import ApiError, json_response
 from .not_offered import check_offered
 from .protocol import GenerationRequest
 from .state import STATE, ApiState
@@ -46,8 +46,9 @@ class Call(Generic[Body]):
 
     def reply(self, content: msgspec.Struct) -> web.Response:
         """The reply to a call that is not streamed."""
-        body = msgspec.json.encode(content)
-        return web.Response(body=body, content_type="application/json", headers={REQUEST_ID: self.request_id})
+        response = json_response(content)
+        response.headers[REQUEST_ID] = self.request_id
+        return response
 
 
 async def receive_call(request: web.Request, kind: type[Body]) -> Call[Body]:
@@ -60,14 +61,23 @@ async def receive_call(request: web.Request, kind: type[Body]) -> Call[Body]:
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
     body.check()
-    return Call(state, body, state.model_name(body.model), _request_id(request, body.request_id))
+    model = state.model_name(body.model)
+    state.require_room(1)  # before anything is rendered for a call that finds none
+    return Call(state, body, model, request_id_in(request) or _checked_id(body.request_id) or uuid.uuid4().hex)
 
 
-def _request_id(request: web.Request, in_body: str | None) -> str:
-    """The client's own id for its call, from the header or the body; it goes back in a header."""
-    header = request.headers.get(REQUEST_ID)
-    for name, given in ((REQUEST_ID, header), ("request_id", in_body)):
-        if given is not None and not (1 <= len(given) <= MAX_REQUEST_ID and given.isprintable()):
-            wanted = f"{name} must have 1 to {MAX_REQUEST_ID} printable characters"
-            raise ParameterError(f"{wanted}, got {len(given)}: {given!r:.100}", "request_id")
-    return header or in_body or uuid.uuid4().hex
+def request_id_in(request: web.Request) -> str | None:
+    """The id in the request's header; one that could not go back in a header counts as none."""
+    given = request.headers.get(REQUEST_ID)
+    return given if given is not None and _usable(given) else None
+
+
+def _checked_id(given: str | None) -> str | None:
+    if given is not None and not _usable(given):
+        wanted = f"request_id must have 1 to {MAX_REQUEST_ID} printable characters"
+        raise ParameterError(f"{wanted}, got {len(given)}: {given!r:.100}", "request_id")
+    return given
+
+
+def _usable(given: str) -> bool:
+    return 1 <= len(given) <= MAX_REQUEST_ID and given.isprintable()

@@ -18,8 +18,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation, streamed or not."""
     call = await receive_call(request, ChatCompletionRequest)
     params = call.body.params()
-    prompt = await call.state.engine.chat_prompt(call.body.conversation())
     try:
+        prompt = await call.state.engine.chat_prompt(call.body.conversation())
         return await _Answer(call).reply(request, [prompt], params)
     except ParameterError as error:  # the client knows no prompt
         parameter = "messages" if error.parameter == "prompt" else error.parameter

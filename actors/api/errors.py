@@ -45,9 +45,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorInfo
 
 
-# In this order; the first that fits counts.
+# In this order; the first that fits counts. A ParameterError is 400, ApiError and aiohttp's own errors have their status.
 _STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
-    (ValueError, 400, _INVALID, None),
     (Overloaded, 503, _BUSY, "overloaded"),
     (ServerStopping, 503, _BUSY, "shutting_down"),
     (EngineDeadError, 503, _BUSY, "engine_dead"),
@@ -67,17 +66,22 @@ def describe_error(error: Exception) -> tuple[int, ErrorBody]:
         return error.status, ErrorBody(ErrorInfo(error.reason, kind))
     if isinstance(error, ParameterError):
         return 400, ErrorBody(ErrorInfo(message, _INVALID, error.parameter, error.code))
-    for kind_of_error, status, kind, code in _STATUSES:
-        if isinstance(error, kind_of_error):
+    for expected, status, kind, code in _STATUSES:
+        if isinstance(error, expected):
             return status, ErrorBody(ErrorInfo(message, kind, None, code))
     logger.error("a request failed in the server", exc_info=error)
     return 500, ErrorBody(ErrorInfo("internal server error; the server's log has its cause", _OURS))
 
 
+def json_response(content: msgspec.Struct, status: int = 200) -> web.Response:
+    """A reply with this content."""
+    return web.Response(status=status, body=msgspec.json.encode(content), content_type="application/json")
+
+
 def error_response(error: Exception) -> web.Response:
     """The reply for an exception that was raised before anything was sent."""
     status, body = describe_error(error)
-    response = web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+    response = json_response(body, status)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         response.headers["Retry-After"] = "1"
     if status == HTTPStatus.UNAUTHORIZED:

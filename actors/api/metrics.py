@@ -44,6 +44,8 @@ class Metrics:
         return generate_latest(self._registry), CONTENT_TYPE
 
     async def _describe(self) -> EngineDescription | None:
+        if not self._engine.is_running:
+            return None
         try:
             async with asyncio.timeout(DESCRIBE_SECONDS):
                 return await self._engine.describe()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ...ipc.messages.errors import ParameterError
-from .validation import shown
+from .validation import fields_of, shown
 
 # Field -> the values that ask for nothing; null is always one.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -26,6 +26,18 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "truncate_prompt_tokens": (),
     "priority": (0,),
+    "add_special_tokens": (True,),
+    "detokenize": (True,),
+    "spaces_between_special_tokens": (True,),
+    "return_tokens_as_token_ids": (False,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "prompt_embeds": (),
     # /v1/completions
     "echo": (False,),
     "suffix": ("",),
@@ -39,8 +51,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "documents": ([],),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
 }
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_offered(body: bytes) -> None:
@@ -48,7 +62,7 @@ def check_offered(body: bytes) -> None:
 
     Also raises RecursionError.
     """
-    given = _fields.decode(body)
+    given = fields_of(body)
     for field in _NEUTRAL.keys() & given.keys():
         neutral = _NEUTRAL[field]
         if not _asks_for_nothing(given[field], neutral):

@@ -102,9 +102,17 @@ class ChatMessage(msgspec.Struct):
     role: str
     content: str | list[TextPart]
     name: str | None = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
 
-    def for_template(self) -> dict[str, Any]:
-        """As chat templates expect it: the texts of several parts are joined by newlines, as vLLM does."""
+    def for_template(self, place: str) -> dict[str, Any]:
+        """As chat templates expect it: the texts of several parts are joined by newlines, as vLLM does.
+
+        Raises ParameterError, naming the message's place, for one that belongs to the use of tools.
+        """
+        for field in ("tool_calls", "tool_call_id"):
+            if getattr(self, field):
+                raise ParameterError(f"{place}.{field} is not supported yet: leave it out", f"{place}.{field}")
         text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         message = {"role": self.role, "content": text}
         return message if self.name is None else message | {"name": self.name}
@@ -120,8 +128,15 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
         """The messages for the chat template."""
         if not self.messages:
             raise ParameterError("messages must hold at least one message, got []", "messages")
-        return [message.for_template() for message in self.messages]
+        return [message.for_template(f"messages[{index}]") for index, message in enumerate(self.messages)]
 
     def params(self) -> SamplingParams:
         """Sampling parameters; without a limit the answer may fill the context."""
-        return self.sampling_params(self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens)
+        if self.max_completion_tokens is None:
+            return self.sampling_params(self.max_tokens)
+        try:
+            return self.sampling_params(self.max_completion_tokens)
+        except ParameterError as error:
+            if error.parameter != "max_tokens":
+                raise
+            raise ParameterError(f"{error} as max_completion_tokens", "max_completion_tokens") from None

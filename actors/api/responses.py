@@ -124,3 +124,9 @@ class ModelList(msgspec.Struct):
 
     data: list[ModelCard]
     object: str = "list"
+
+
+class Version(msgspec.Struct):
+    """Reply of /version."""
+
+    version: str

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from ...ipc.messages.config import ApiConfig
 from ..frontend.engine_client import EngineClient
-from .errors import ApiError
+from .errors import ApiError, Overloaded
 from .gate import Gate
 from .metrics import Metrics
 
@@ -22,6 +22,17 @@ class ApiState:
     metrics: Metrics
     gate: Gate = field(default_factory=Gate)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def room(self) -> int:
+        """Answers that may be under way or wait at once."""
+        return self.engine.config.scheduler.max_num_seqs + self.config.max_num_queued_reqs
+
+    def require_room(self, count: int) -> None:
+        """Raise Overloaded when so many more answers find no room now."""
+        live = self.engine.num_unfinished_requests
+        if live + count > self.room:
+            raise Overloaded(f"{live} requests run and wait already, and this server takes {self.room}; try again later")
 
     def model_name(self, asked: str | None) -> str:
         """The name to answer by. Raises ApiError for a model that is not served."""

@@ -10,7 +10,6 @@ from ...ipc.messages.sampling import MAX_SEED, SamplingParams
 from ..frontend.collector import RequestOutputCollector
 from ..frontend.engine_client import EngineClient
 from ..frontend.input_processor import Prompt
-from .errors import Overloaded
 from .state import ApiState
 
 
@@ -23,16 +22,17 @@ async def submitted(
     The choices of a prompt follow one another. Raises what is wrong with one of the prompts, and then none is answered.
     """
     total = len(prompts) * num_choices
-    room = state.engine.config.scheduler.max_num_seqs + state.config.max_num_queued_reqs
-    if total > room:
-        raise ParameterError(f"prompt asks for {total} answers, but this server takes at most {room} at once", "prompt")
-    _require_room(state, room, total)
-    if len(prompts) > 1:  # all are checked before the first is sent
+    if total > state.room:
+        parameter = "n" if len(prompts) == 1 else "prompt"
+        message = f"{parameter} asks for {total} answers, but this server takes at most {state.room} at once"
+        raise ParameterError(message, parameter)
+    state.require_room(total)
+    if total > 1:  # all are checked, and each is tokenised once, before the first is sent
         prompts = [await _checked(state.engine, prompts, number, params) for number in range(len(prompts))]
     with ExitStack() as stack:
         collectors = []
         for index in range(total):
-            _require_room(state, room, 1)
+            state.require_room(1)
             number, choice = divmod(index, num_choices)
             external_id = request_id if total == 1 else f"{request_id}-{index}"
             collector = await state.engine.add_request(external_id, prompts[number], _params_of(params, choice))
@@ -41,16 +41,12 @@ async def submitted(
         yield collectors
 
 
-def _require_room(state: ApiState, room: int, count: int) -> None:
-    live = state.engine.num_unfinished_requests
-    if live + count > room:
-        raise Overloaded(f"{live} requests run and wait already, and this server takes at most {room}; try again later")
-
-
 async def _checked(engine: EngineClient, prompts: Sequence[Prompt], number: int, params: SamplingParams) -> Prompt:
     try:
         return await engine.check_request(prompts[number], params)
     except ParameterError as error:
+        if len(prompts) == 1:
+            raise
         message = f"{error} (in prompt {number} of {len(prompts)})"
         raise ParameterError(message, error.parameter, error.code) from None
 

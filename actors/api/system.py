@@ -2,16 +2,12 @@
 
 from importlib.metadata import version
 
-import msgspec
 from aiohttp import web
 
-from .errors import ServerStopping
-from .responses import ModelCard, ModelList
+from ..errors import EngineStartError
+from .errors import ServerStopping, json_response
+from .responses import ModelCard, ModelList, Version
 from .state import STATE, ApiState
-
-
-def _json(content: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
 
 def _card(state: ApiState, name: str) -> ModelCard:
@@ -22,13 +18,13 @@ def _card(state: ApiState, name: str) -> ModelCard:
 async def list_models(request: web.Request) -> web.Response:
     """The names this server answers to."""
     state = request.app[STATE]
-    return _json(ModelList([_card(state, name) for name in state.model_names]))
+    return json_response(ModelList([_card(state, name) for name in state.model_names]))
 
 
 async def show_model(request: web.Request) -> web.Response:
     """One of them."""
     state = request.app[STATE]
-    return _json(_card(state, state.model_name(request.match_info["model"])))
+    return json_response(_card(state, state.model_name(request.match_info["model"])))
 
 
 async def health(request: web.Request) -> web.Response:
@@ -37,12 +33,14 @@ async def health(request: web.Request) -> web.Response:
     await state.engine.check_health()
     if not state.gate.is_open:
         raise ServerStopping("the server is shutting down")
+    if not state.engine.is_running:
+        raise EngineStartError("the engine has not started yet")
     return web.Response()
 
 
 async def show_version(request: web.Request) -> web.Response:
     """The version of Ringpost."""
-    return _json({"version": version("ringpost")})
+    return json_response(Version(version("ringpost")))
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -1,5 +1,6 @@
 """From the bytes of a request to a checked Struct. Everything wrong with a body's form is said here."""
 
+import asyncio
 import re
 from functools import cache
 from typing import Any, TypeVar
@@ -23,23 +24,27 @@ _NAMES = {
     "object": "an object",
 }
 _SHOWN = 100  # bytes of a wrong value
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BODY_SECONDS = 60.0  # that a client may take to send a body
+fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
     """The body, at most `limit` bytes of it; `application/json` in UTF-8. Raises ApiError."""
-    if request.content_type != "application/json" or "Content-Type" not in request.headers:
+    if request.content_type != "application/json":
         sent = request.headers.get("Content-Type", "none")
         raise ApiError(415, f"Content-Type must be application/json, got {sent!r:.100}")
     if (request.content_length or 0) > limit:
         raise _too_large(f"{request.content_length} bytes", limit)
     body = bytearray()
     try:
-        async for part in request.content.iter_any():
-            body += part
-            if len(body) > limit:
-                raise _too_large("more", limit)
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.content.iter_any():
+                body += part
+                if len(body) > limit:
+                    raise _too_large("more", limit)
+    except TimeoutError:
+        raise ApiError(408, f"the body must be sent within {_BODY_SECONDS:g} s, got {len(body)} bytes of it") from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise ApiError(400, f"the body cannot be read: {error}") from None
     return bytes(body)
@@ -103,7 +108,7 @@ def _value_at(value: msgspec.Raw, path: str) -> msgspec.Raw:
     """The value that msgspec's path names, or the innermost one that can be named; nothing else is decoded."""
     for step in _STEP.finditer(path):
         try:
-            value = _fields.decode(value)[step[1]] if step[1] else _items.decode(value)[int(step[2])]
+            value = fields_of(value)[step[1]] if step[1] else _items.decode(value)[int(step[2])]
         except (KeyError, IndexError, msgspec.DecodeError):
             break
     return value

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.outputs import EngineDescription, FinishReason, OutputMessage, StepOutputs, UtilityReply
 from ...ipc.messages.requests import DescribeEngine
@@ -39,6 +40,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         """Nothing is started yet. `config` need not be resolved. Raises ValueError for a value of a wrong type or range."""
         self.config = check_config(config if config is not None else EngineConfig())
         self._host: TaskHost | None = None
+        self._supervisor: Supervisor | None = None
         self._settled = asyncio.Event()  # the start has succeeded or failed
         self._ended = asyncio.Event()
         self._outputs = OutputProcessor()
@@ -82,12 +84,13 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         """The engine's life; cancelled by `shutdown`."""
         try:
             config = await run_abandonable(resolve_config, self.config)
-            async with Supervisor(config) as self._supervisor:
+            async with Supervisor(config) as supervisor:
+                self._supervisor = supervisor
                 self._renderer = await asyncio.to_thread(Renderer, config.checkpoint)  # while the processes start
-                failure = await self._supervisor.wait_ready()
+                failure = await supervisor.wait_ready()
                 if failure is not None:
                     raise EngineStartError(failure_text(failure))
-                await self._serve(config, self._supervisor)
+                await self._serve(config, supervisor)
                 self._stopping = True
         except (ValueError, EngineStartError) as error:
             self._end(error)
@@ -151,8 +154,9 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
     def _on_failure(self, failure: Failure) -> None:
         """One request failed in the core; the death of a process comes from the supervisor instead."""
         assert failure.request is not None
-        error = ValueError if failure.kind in ("RequestTooLong", "DoesNotFit") else EngineGenerateError
-        self._outputs.fail(failure.request, error(failure.message))
+        refused = failure.kind in ("RequestTooLong", "DoesNotFit")
+        error = ParameterError(failure.message, "prompt") if refused else EngineGenerateError(failure.message)
+        self._outputs.fail(failure.request, error)
 
     @handles(UtilityReply)
     def _on_reply(self, reply: UtilityReply) -> None:
@@ -280,7 +284,13 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
 
     def process_table(self) -> list[ProcessInfo]:
         """The engine's processes. Only after `start`."""
+        assert self._supervisor is not None
         return self._supervisor.process_table()
+
+    def kill(self) -> None:
+        """End the engine's processes at once; `shutdown` then has nothing left to wait for. For whoever cannot wait."""
+        if self._supervisor is not None:
+            self._supervisor.kill()
 
     async def shutdown(self) -> None:
         """Stop the engine's processes and wait until they have ended.

@@ -29,7 +29,7 @@ class EngineClient(Protocol):
 
     @property
     def errored(self) -> bool:
-        """Whether the engine has died."""
+        """Whether the engine has died or was shut down."""
 
     @property
     def num_unfinished_requests(self) -> int:

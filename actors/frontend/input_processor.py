@@ -122,15 +122,11 @@ class InputProcessor:
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
         """The parameters with the seed and the length settled, so that results depend on no later process."""
         cache_tokens = self._num_blocks * self._block_size
-        max_tokens = params.max_tokens
-        if max_tokens is None:
-            max_tokens = max(1, min(self._max_model_len, cache_tokens + 1) - length)
-        max_tokens = min(max_tokens, self._max_model_len - length)
-        if length + max_tokens - 1 > cache_tokens:  # the last token is never computed
-            raise _wrong(
-                f"prompt of {length} tokens with max_tokens={max_tokens} can never fit the KV cache of {cache_tokens} tokens "
-                f"({self._num_blocks} blocks of {self._block_size})"
-            )
+        if length > cache_tokens:
+            blocks = f"{self._num_blocks} blocks of {self._block_size}"
+            raise _wrong(f"prompt has {length} tokens, which can never fit the KV cache of {cache_tokens} tokens ({blocks})")
+        room = min(self._max_model_len, cache_tokens + 1) - length  # the last token is never computed
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > max_tokens:
             raise ParameterError(
                 f"min_tokens must be at most {max_tokens}, the room for an answer after a prompt of {length} tokens, "

@@ -33,9 +33,10 @@ class Renderer:
     """Turns text and conversations into token ids, and tokens back into text."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """Load the tokenizer. Raises ValueError, naming the file, when it is missing or broken."""
+        """Load the tokenizer and the chat template. Raises ValueError, naming the file, for one that is broken."""
         self._directory = Path(checkpoint.tokenizer_directory)
         self._max_model_len = checkpoint.max_model_len
+        self._template, self._template_tokens = self._read_template()
         file = self._directory / "tokenizer.json"
         try:
             self.tokenizer = Tokenizer.from_file(str(file))
@@ -81,16 +82,22 @@ class Renderer:
 
         Raises ParameterError when the model has no template, or the template refuses the messages.
         """
+        if self._template is None:
+            raise ParameterError("messages: the model has no chat template; send a prompt instead", "messages")
         render, template_error = import_template_engine()
-        template, tokens = self._chat_template()
         try:
-            rendered, _ = render(conversations=[list(messages)], chat_template=template, add_generation_prompt=True, **tokens)
+            rendered, _ = render(
+                conversations=[list(messages)],
+                chat_template=self._template,
+                add_generation_prompt=True,
+                **self._template_tokens,
+            )
         except (template_error, TypeError, KeyError, AttributeError) as error:
             raise ParameterError(f"messages: the chat template refuses them: {error}", "messages") from error
         return str(rendered[0])
 
-    def _chat_template(self) -> tuple[str, dict[str, str]]:
-        """The template and the special tokens it may name."""
+    def _read_template(self) -> tuple[str | None, dict[str, str]]:
+        """The template, if the model has one, and the special tokens it may name. Raises ValueError for a broken file."""
         file = self._directory / "tokenizer_config.json"
         try:
             config = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
@@ -100,9 +107,7 @@ class Renderer:
         template = separate.read_text(encoding="utf-8") if separate.exists() else config.get("chat_template")
         if isinstance(template, list):  # several by name
             template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
-        if not isinstance(template, str):
-            message = f"messages: the model in {self._directory} has no chat template; send a prompt instead"
-            raise ParameterError(message, "messages")
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         values = {name: config[name] for name in names if config.get(name)}
-        return template, {name: v["content"] if isinstance(v, dict) else str(v) for name, v in values.items()}
+        tokens = {name: v["content"] if isinstance(v, dict) else str(v) for name, v in values.items()}
+        return template if isinstance(template, str) else None, tokens

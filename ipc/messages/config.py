@@ -81,7 +81,11 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
     startup_timeout: Annotated[float, Meta(gt=0, le=1e6, description="seconds a process may take to become ready")] = 600.0
     shutdown_timeout: Annotated[
         float,
-        Meta(ge=0, le=1e6, description="seconds that requests may take to finish when the server stops, and a process to end"),
+        Meta(
+            ge=0,
+            le=1e6,
+            description="seconds that requests may take to finish when the server stops, and then a process to end",
+        ),
     ] = 5.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
         "warning"
@@ -104,7 +108,7 @@ class ApiConfig(SubConfig, frozen=True, kw_only=True):
     max_num_queued_reqs: Annotated[
         int, Meta(ge=0, le=2**31, description="requests that may wait beyond those that run; more get status 503")
     ] = 1024
-    max_connections: Annotated[Positive, Meta(description="connections open at once; more get status 503")] = 4096
+    max_connections: Annotated[Positive, Meta(description="connections open at once; more get status 503")] = 2048
     max_body_bytes: Annotated[Positive, Meta(description="bytes of a request's body")] = 8 << 20
 
 

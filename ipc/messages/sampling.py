@@ -15,6 +15,7 @@ LOWEST_TEMPERATURE = 1e-2  # a temperature between the two is raised to this, so
 MAX_TOKEN_ID = 2**31 - 1
 MAX_LOGIT_BIAS = 100.0  # a bias beyond this, of either sign, is cut to it
 MAX_BIASED_TOKENS = 1024
+MAX_STOP_TOKENS = 1024
 
 
 class RequestOutputKind(StrEnum):
@@ -54,7 +55,10 @@ def _token_ids(field: str, value: Any) -> tuple[int, ...]:
     wanted = "a list of token ids, each an integer of at least 0"
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise _fail(field, value, wanted)
-    return tuple([_integer(field, token, 0, MAX_TOKEN_ID, wanted) for token in value])
+    tokens = dict.fromkeys([_integer(field, token, 0, MAX_TOKEN_ID, wanted) for token in value])
+    if len(tokens) > MAX_STOP_TOKENS:
+        raise ParameterError(f"{field} must hold at most {MAX_STOP_TOKENS} token ids, got {len(tokens)}", field)
+    return tuple(tokens)
 
 
 def _logit_bias(field: str, value: Any) -> dict[int, float] | None:
