@@ -54,6 +54,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
+    "moderation": (),
 }
 
 

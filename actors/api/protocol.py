@@ -100,19 +100,23 @@ class ChatMessage(msgspec.Struct):
     """One message of a conversation."""
 
     role: str
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None  # which only a message that is refused may lack
     name: str | None = None
     tool_calls: list[Any] | None = None
     tool_call_id: str | None = None
+    function_call: Any = None
+    audio: Any = None
 
     def for_template(self, place: str) -> dict[str, Any]:
         """As chat templates expect it: the texts of several parts are joined by newlines, as vLLM does.
 
-        Raises ParameterError, naming the message's place, for one that belongs to the use of tools.
+        Raises ParameterError, naming the message's place, for one without content, and for one of tools or sound.
         """
-        for field in ("tool_calls", "tool_call_id"):
+        for field in ("tool_calls", "tool_call_id", "function_call", "audio"):
             if getattr(self, field):
                 raise ParameterError(f"{place}.{field} is not supported yet: leave it out", f"{place}.{field}")
+        if self.content is None:
+            raise ParameterError(f"{place}.content is required", f"{place}.content")
         text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         message = {"role": self.role, "content": text}
         return message if self.name is None else message | {"name": self.name}

@@ -1,6 +1,5 @@
 """Server-sent events: one response that carries events as they come, and ends in [DONE]."""
 
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -20,8 +19,8 @@ _encode = msgspec.json.Encoder().encode
 class EventStream:
     """`async with EventStream(request, headers) as stream`: status and headers go out at once, [DONE] at the end.
 
-    An exception inside the block becomes an error event, because the status has been sent. A client that has left makes a send
-    raise ConnectionError, which ends the block; nobody needs to hear of it.
+    An exception inside the block becomes an error event, because the status has been sent. That the client has left is none:
+    a send raises ConnectionError then, which passes through.
     """
 
     def __init__(self, request: web.Request, headers: dict[str, str]) -> None:
@@ -37,11 +36,10 @@ class EventStream:
         await self.response.write(b"".join([b"data: %b\n\n" % _encode(event) for event in events]))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
-        if error is not None and not isinstance(error, Exception):
+        if error is not None and (isinstance(error, ConnectionError) or not isinstance(error, Exception)):
             return False
-        with suppress(ConnectionError):
-            if error is not None and not isinstance(error, ConnectionError):
-                await self.send(describe_error(error)[1])
-            await self.response.write(b"data: [DONE]\n\n")
-            await self.response.write_eof()
+        if isinstance(error, Exception):
+            await self.send(describe_error(error)[1])
+        await self.response.write(b"data: [DONE]\n\n")
+        await self.response.write_eof()
         return True

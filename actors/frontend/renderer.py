@@ -29,6 +29,25 @@ def prompt_too_long(length: str, max_model_len: int) -> ParameterError:
     return ParameterError(f"prompt has {length}; {rule}", "prompt", "context_length_exceeded")
 
 
+class _Template(msgspec.Struct):
+    name: str
+    template: str
+
+
+class _Token(msgspec.Struct):
+    content: str
+
+
+class _TokenizerConfig(msgspec.Struct):
+    """As much of tokenizer_config.json as chats need."""
+
+    chat_template: str | list[_Template] | None = None
+    bos_token: str | _Token | None = None
+    eos_token: str | _Token | None = None
+    unk_token: str | _Token | None = None
+    pad_token: str | _Token | None = None
+
+
 class Renderer:
     """Turns text and conversations into token ids, and tokens back into text."""
 
@@ -100,14 +119,12 @@ class Renderer:
         """The template, if the model has one, and the special tokens it may name. Raises ValueError for a broken file."""
         file = self._directory / "tokenizer_config.json"
         try:
-            config = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
-        except msgspec.DecodeError as error:
-            raise ValueError(f"{file} is not a JSON object: {error}") from None
-        separate = self._directory / "chat_template.jinja"
-        template = separate.read_text(encoding="utf-8") if separate.exists() else config.get("chat_template")
-        if isinstance(template, list):  # several by name
-            template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
-        names = ("bos_token", "eos_token", "unk_token", "pad_token")
-        values = {name: config[name] for name in names if config.get(name)}
-        tokens = {name: v["content"] if isinstance(v, dict) else str(v) for name, v in values.items()}
-        return template if isinstance(template, str) else None, tokens
+            config = msgspec.json.decode(file.read_bytes(), type=_TokenizerConfig) if file.exists() else _TokenizerConfig()
+            file = self._directory / "chat_template.jinja"
+            template = file.read_text(encoding="utf-8") if file.exists() else config.chat_template
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} cannot be read: {error}") from None
+        if isinstance(template, list):
+            template = next((entry.template for entry in template if entry.name == "default"), None)
+        named = {name: getattr(config, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+        return template, {name: token if isinstance(token, str) else token.content for name, token in named.items() if token}

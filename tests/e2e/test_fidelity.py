@@ -15,7 +15,7 @@ REDUCED = (7, 20)
 SIZES = [pytest.param(REDUCED, id="reduced"), pytest.param(FULL, id="full", marks=pytest.mark.long)]
 TIE = 1e-3  # a different token is excused only where the reference's two best logits lie this close
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # which the tokens do not depend on
 
 
 async def answer(engine: AsyncLLM, prompt: list[int], length: int) -> list[int]:
@@ -48,7 +48,7 @@ def reference(smollm2: str) -> torch.nn.Module:
 async def test_alone_and_batched(no_leaks: None, reference: torch.nn.Module, size: tuple[int, int]) -> None:
     count, length = size
     prompts = fidelity_prompts(count)
-    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512) as engine:
+    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512, num_threads=1) as engine:
         alone = [await answer(engine, prompt, length) for prompt in prompts]
         together = await asyncio.gather(*(answer(engine, prompt, length) for prompt in prompts))
     for prompt, one, batched in zip(prompts, alone, together, strict=True):
@@ -62,7 +62,7 @@ async def test_alone_and_batched(no_leaks: None, reference: torch.nn.Module, siz
 async def test_in_small_steps(no_leaks: None, reference: torch.nn.Module, size: tuple[int, int]) -> None:
     count, length = size
     prompts = fidelity_prompts(count)
-    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512, max_num_batched_tokens=64) as engine:
+    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512, num_threads=1, max_num_batched_tokens=64) as engine:
         chunked = await asyncio.gather(*(answer(engine, prompt, length) for prompt in prompts))
     for prompt, tokens in zip(prompts, chunked, strict=True):
         assert len(tokens) == length

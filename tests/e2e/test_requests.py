@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def engine() -> AsyncIterator[AsyncLLM]:
-    options = {"dtype": "float32", "max_model_len": 256, "max_num_seqs": 8, "num_blocks_override": 64}
+    options = {"dtype": "float32", "max_model_len": 256, "max_num_seqs": 8, "num_blocks_override": 64, "num_threads": 1}
     async with AsyncLLM.from_engine_args(**options, max_num_batched_tokens=64) as running:
         yield running
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,10 +17,12 @@ from urllib.request import urlopen
 import pytest
 from api_client import COMPLETIONS, Client
 from process_tree import actor_pids, all_end, command_line
-from programs import COMMAND, LIMIT, run_ringpost
+from programs import COMMAND, LIMIT, run_program, run_ringpost
 from raw_streams import ENDLESS, begun_streams
-from servers import ServerProcess, running_server
+from servers import ServerProcess, running_program, running_server
 from tiny_checkpoint import write_tiny_llama
+
+from ringpost.ipc.messages.config import ApiConfig
 
 KEY = "sk-a-key-of-no-use"
 QUESTION = {"prompt": "ab", "max_tokens": 3}
@@ -133,6 +136,33 @@ async def test_the_server_itself_is_killed(no_leaks: None, tiny: Path) -> None:
             assert again.url == server.url
             async with Client(again.url) as client:
                 assert (await client.ask(COMPLETIONS, QUESTION)).completion_tokens == 3
+
+
+def test_as_many_files_may_be_open_as_there_may_be_connections(no_leaks: None, tiny: Path) -> None:
+    serve = [COMMAND, "serve", "--model", str(tiny), "--num-threads", "1", "--port", "0"]
+    with running_program(["sh", "-c", 'ulimit -Sn 256 && exec "$0" "$@"', *serve]) as server:
+        limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+        assert server.stderr() == ""
+    (soft,) = re.findall(r"^Max open files +(\d+)", limits, re.MULTILINE)
+    assert int(soft) == ApiConfig().max_connections + 256
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"), [(256, 300, 300), (300, 300, 300), (256, 4000, 1256), (3000, 4000, 3000)]
+)
+def test_the_limit_on_open_files(soft: int, hard: int, expected: int) -> None:
+    """It is raised as far as the system lets it, and never lowered."""
+    source = f"""
+import resource
+from ringpost.actors.serve import _raise_file_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+_raise_file_limit(1000)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    done = run_program("-P", "-c", source)
+    assert done.stdout == f"{(expected, hard)}\n"
+    warning = f"max_connections=1000 needs 1256 open files; this process may have {hard}\n"
+    assert done.stderr == (warning if expected < 1256 else "")
 
 
 ROUNDS = [1, pytest.param(5, marks=pytest.mark.long)]

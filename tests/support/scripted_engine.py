@@ -91,6 +91,8 @@ class ScriptedEngine:
         self.answers: dict[str | None, Sequence[Step]] = {None: ("Hel", "lo", End("!"))}
         self.requests: list[ScriptedRequest] = []
         self.aborted: list[str] = []  # ids of requests whose consumer left before their end
+        self.chats = 0  # conversations that it was asked to render
+        self.started = True
         self.refusal: Exception | None = None  # what `add_request` raises
         self.may_render = asyncio.Event()  # cleared, it holds prompts up while they are rendered
         self.may_render.set()
@@ -114,6 +116,12 @@ class ScriptedEngine:
         await self.until(lambda: len(self.requests) > number)
         return self.requests[number]
 
+    async def spoken(self, number: int) -> ScriptedRequest:
+        """The same, once all of its script has been said."""
+        request = await self.nth_request(number)
+        await self.until(lambda: not request.unsaid)
+        return request
+
     def die(self, reason: str = "worker0.0 (pid 7): ProcessDied: killed by signal 9") -> None:
         """End as when a process of the engine has died."""
         self._error = EngineDeadError(reason)
@@ -131,7 +139,7 @@ class ScriptedEngine:
 
     @property
     def is_running(self) -> bool:
-        return self._error is None
+        return self.started and self._error is None
 
     @property
     def errored(self) -> bool:
@@ -180,12 +188,17 @@ class ScriptedEngine:
             raise
         self._outputs.tokenized(number, message.prompt)
         request = ScriptedRequest(self._outputs, message, params, collector.script)
-        collector.play = request.say
+        collector.play = lambda step: self._play(request, step)
         self.requests.append(request)
         self._news.set()
         return collector
 
+    def _play(self, request: ScriptedRequest, step: Step) -> None:
+        request.say(step)
+        self._news.set()
+
     async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
+        self.chats += 1
         await self._render()
         return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
 

@@ -1,6 +1,7 @@
 """Bodies that cannot be read: their form, their size, what they say they are."""
 
 import gzip
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,9 @@ from api_client import CHAT, COMPLETIONS
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, connection, post_bytes, served
 from tiny_checkpoint import write_tiny_llama
+
+from ringpost.actors.api import validation
+from ringpost.actors.api.app import gate_of
 
 LIMIT = 1000  # bytes of a body
 
@@ -149,6 +153,36 @@ async def test_a_body_that_is_not_compressed_as_it_says(
     reply = await small_api.call(COMPLETIONS, content, {"Content-Encoding": "gzip"})
     assert reply.status == 400
     assert reply.error["type"] == "invalid_request_error"
+    assert not caplog.records
+
+
+HEAD = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{}\r\n\r\n"
+UNFINISHED = [  # and how many bytes of the body there are
+    (HEAD.format(COMPLETIONS, "Content-Length: 16") + '{"prompt": "hi"', 15),
+    (HEAD.format(CHAT, "Content-Length: 16"), 0),
+    (HEAD.format(COMPLETIONS, "Transfer-Encoding: chunked") + '8\r\n{"prompt\r\n', 8),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("sent", "count"), UNFINISHED)
+async def test_a_body_that_takes_too_long(
+    tiny: str, sent: str, count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has to wait for it, not even a shutdown."""
+    monkeypatch.setattr(validation, "_BODY_SECONDS", 0.01)
+    engine = ScriptedEngine(tiny)
+    async with served(engine) as api:
+        async with connection(api.url) as (reader, writer):
+            writer.write(sent.encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 408 ")
+            error = json.loads(await reader.readuntil(b"}}"))["error"]
+            assert error["type"] == "invalid_request_error"
+            assert error["message"] == f"the body must be sent within 0.01 s, got {count} bytes of it"
+            assert gate_of(api.app).inside == 0
+        assert (await api.call(COMPLETIONS, {"prompt": "hi"})).status == 200
+    assert len(engine.requests) == 1
     assert not caplog.records
 
 

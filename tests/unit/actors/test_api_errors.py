@@ -39,7 +39,6 @@ async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
 
 
 TABLE: list[tuple[Exception, int, str, str | None, str | None]] = [
-    (ValueError("too long"), 400, INVALID, None, None),
     (ParameterError("top_p is wrong", "top_p", "some_code"), 400, INVALID, "top_p", "some_code"),
     (EngineDeadError("worker0.0 died"), 503, BUSY, None, "engine_dead"),
     (EngineStartError("worker0.0 cannot start"), 503, BUSY, None, "engine_dead"),
@@ -77,10 +76,12 @@ async def test_each_exception_has_its_status(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("moment", ["when it is added", "later"])
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
 async def test_an_unexpected_exception_is_logged_and_stays_here(
-    api: AppClient, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, moment: str
+    api: AppClient, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, moment: str, kind: type[Exception]
 ) -> None:
-    fault = RuntimeError("/secret/path")
+    """A ValueError that names no parameter is none of the client's."""
+    fault = kind("/secret/path")
     if moment == "later":
         engine.answers[None] = [fault]
     else:
@@ -91,7 +92,7 @@ async def test_an_unexpected_exception_is_logged_and_stays_here(
         assert reply.error["type"] == OURS
         assert b"secret" not in reply.body
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
-    assert caplog.text.count("RuntimeError: /secret/path") == 2
+    assert caplog.text.count(f"{kind.__name__}: /secret/path") == 2
 
 
 @pytest.mark.asyncio
@@ -179,6 +180,7 @@ async def test_as_many_requests_as_may_wait(tiny: str) -> None:
             assert (reply.error["type"], reply.error["code"]) == (BUSY, "overloaded")
             assert reply.headers["Retry-After"] == "1"
             assert "2 requests" in reply.error["message"]
+        assert engine.chats == 1, "a chat that finds no room was rendered"
         assert (await api.get("/health")).status == 200
         engine.requests[0].say(End())
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -229,6 +231,32 @@ async def test_a_closed_gate_lets_nothing_new_in(api: AppClient, engine: Scripte
 
 
 @pytest.mark.asyncio
+async def test_more_choices_than_there_is_room_for(tiny: str) -> None:
+    """It is the prompts that are too many where there are several, else the choices."""
+    engine = ScriptedEngine(tiny, max_num_seqs=2)
+    async with served(engine, max_num_queued_reqs=1) as api:
+        for path, body in BODIES.items():
+            error = await api.refused(path, body | {"n": 4})
+            assert error["param"] == "n"
+            assert error["message"] == "n asks for 4 answers, but this server takes at most 3 at once"
+            assert len((await api.call(path, body | {"n": 3})).json["choices"]) == 3
+        assert (await api.refused(COMPLETIONS, {"prompt": ["a", "b"], "n": 2}))["param"] == "prompt"
+    assert len(engine.requests) == 6
+
+
+@pytest.mark.asyncio
+async def test_health_before_the_engine_has_started(api: AppClient, engine: ScriptedEngine) -> None:
+    engine.started = False
+    for path in ("/health", "/ping"):
+        reply = await api.get(path)
+        assert (reply.status, reply.error["type"]) == (503, BUSY)
+        assert reply.error["message"] == "the engine has not started yet"
+        assert reply.headers["Retry-After"] == "1"
+    engine.started = True
+    assert (await api.get("/health")).status == 200
+
+
+@pytest.mark.asyncio
 async def test_a_dead_engine(api: AppClient, engine: ScriptedEngine) -> None:
     engine.answers[None] = ["a"]
     async with asyncio.TaskGroup() as tasks:
@@ -256,6 +284,7 @@ async def test_an_answer_cut_off_by_the_shutdown_is_no_answer(api: AppClient, en
         engine.shutdown()
     for task in running:
         assert task.result().status == 503
+        assert task.result().error["code"] == "shutting_down"
         assert "before the answer was complete" in task.result().error["message"]
 
 
@@ -264,7 +293,7 @@ async def test_an_answer_aborted_from_outside_is_what_there_is(api: AppClient, e
     engine.answers[None] = ["a"]
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(api.call(COMPLETIONS, {"prompt": "hi", "request_id": "r"}))
-        await engine.nth_request(0)
+        await engine.spoken(0)
         await engine.abort("r")
     (choice,) = running.result().json["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("a", "abort")

@@ -39,6 +39,7 @@ class PaperEngine:
     def __init__(self) -> None:
         self.stats = FrontendStats()
         self.config = EngineConfig()
+        self.is_running = True
         self.error: Exception | None = None
         self.silent = False
 
@@ -162,6 +163,14 @@ async def test_without_the_core_the_rest_is_served(monkeypatch: pytest.MonkeyPat
     assert {family.name for family in families(text)} == COUNTERS | HISTOGRAMS
     engine.error, engine.silent = None, False
     assert {family.name for family in families(await rendered(metrics))} >= GAUGES
+
+
+@pytest.mark.asyncio
+async def test_an_engine_that_does_not_run_is_not_asked() -> None:
+    """To ask it would start it, or wait for its start."""
+    engine = PaperEngine()
+    engine.is_running, engine.error = False, AssertionError("it was asked")
+    assert {family.name for family in families(await rendered(metrics_of(engine)))} == COUNTERS | HISTOGRAMS
 
 
 @pytest.mark.asyncio

@@ -53,15 +53,46 @@ async def test_where_an_id_comes_from(api: AppClient, engine: ScriptedEngine, pa
     assert all(name.startswith(prefix) and len(name) > len(prefix) + 20 for name in random)
 
 
+UNUSABLE = ["", "x" * 257, "a\tb", "a\u200bb"]
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize("header", ["", "x" * 257, "a\tb", "a\u200bb"])
-async def test_an_id_that_cannot_be_one(api: AppClient, engine: ScriptedEngine, header: str) -> None:
+@pytest.mark.parametrize("header", UNUSABLE)
+async def test_a_header_that_cannot_be_an_id_counts_as_none(api: AppClient, engine: ScriptedEngine, header: str) -> None:
     for path in PATHS:
         reply = await api.call(path, BODIES[path] | {"request_id": "good"}, {"X-Request-Id": header})
-        assert reply.status == 400
-        assert reply.error["param"] == "request_id"
-        assert "256" in reply.error["message"]
+        assert reply.headers["X-Request-Id"] == engine.requests[-1].message.external_id == "good"
+        reply = await api.call(path, BODIES[path], {"X-Request-Id": header})
+        assert len(reply.headers["X-Request-Id"]) == 32
+        assert reply.headers["X-Request-Id"] == engine.requests[-1].message.external_id
+        refused = await api.call(path, b"{}", {"X-Request-Id": header})
+        assert refused.status == 400
+        assert "X-Request-Id" not in refused.headers
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("field", UNUSABLE)
+async def test_a_field_that_cannot_be_an_id_is_refused(api: AppClient, engine: ScriptedEngine, field: str) -> None:
+    for path in PATHS:
+        error = await api.refused(path, BODIES[path] | {"request_id": field})
+        assert error["param"] == "request_id"
+        assert "256" in error["message"]
     assert engine.requests == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("header", ["h", "\xfc h", "x" * 256])
+async def test_a_refusal_carries_the_id_of_the_header(api: AppClient, engine: ScriptedEngine, header: str) -> None:
+    engine.refusal = RuntimeError("a fault")
+    for path, body, method, status in (
+        (COMPLETIONS, b"{}", "POST", 400),
+        (CHAT, BODIES[CHAT] | {"model": "other"}, "POST", 404),
+        (COMPLETIONS, BODIES[COMPLETIONS], "POST", 500),
+        ("/nope", None, "GET", 404),
+    ):
+        reply = await api.call(path, body, {"X-Request-Id": header}, method)
+        assert reply.status == status
+        assert reply.headers["X-Request-Id"] == header
 
 
 @pytest.mark.asyncio
@@ -69,7 +100,6 @@ async def test_one_id_for_two_calls_at_once(api: AppClient, engine: ScriptedEngi
     engine.answers |= {"cat": ["a"], "dog": ["b"]}
     async with asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(api.call(COMPLETIONS, {"prompt": text}, {"X-Request-Id": "r"})) for text in ("cat", "dog")]
-        await engine.nth_request(1)
-        for request in engine.requests:
+        for request in [await engine.spoken(number) for number in (0, 1)]:
             request.say(End())
     assert [call.result().json["choices"][0]["text"] for call in calls] == ["a", "b"]

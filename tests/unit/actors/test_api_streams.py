@@ -13,6 +13,7 @@ from served_app import AppClient, Reply, connection, post_bytes, served
 from tiny_checkpoint import EOS_TOKEN_ID, write_tiny_llama
 
 from ringpost.actors.errors import EngineDeadError
+from ringpost.ipc.messages.errors import ParameterError
 
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 PATHS = list(BODIES)
@@ -37,6 +38,11 @@ async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
 
 async def streamed(api: AppClient, path: str, **fields: Any) -> Reply:
     return await api.call(path, BODIES[path] | {"stream": True} | fields, {"X-Request-Id": "r"})
+
+
+async def next_event(reader: asyncio.StreamReader) -> Json:
+    event: Json = json.loads((await reader.readuntil(b"}\n\n")).partition(b"data: ")[2])
+    return event
 
 
 def usage(prompt: int, completion: int) -> Json:
@@ -125,7 +131,7 @@ async def test_streams_of_several_prompts_come_side_by_side(api: AppClient, engi
         await engine.nth_request(1)
         for index, text in ((1, "b"), (0, "a"), (1, "d")):
             engine.requests[index].say(text)
-            event = json.loads((await reader.readuntil(b"}\n\n")).partition(b"data: ")[2])
+            event = await next_event(reader)
             assert [(choice["index"], choice["text"]) for choice in event["choices"]] == [(index, text)]
 
 
@@ -201,15 +207,23 @@ async def test_usage_only_where_it_is_asked_for(api: AppClient, engine: Scripted
 
 
 @pytest.mark.asyncio
-async def test_usage_so_far_counts_all_prompts(api: AppClient, engine: ScriptedEngine) -> None:
+async def test_usage_so_far_is_that_of_its_choice(api: AppClient, engine: ScriptedEngine) -> None:
+    """Only the event at the end counts all of them."""
     engine.answers[None] = []
     options = {"include_usage": True, "continuous_usage_stats": True}
     async with api.sent(COMPLETIONS, {"prompt": ["cat", "dogs"], "stream": True, "stream_options": options}) as reader:
         await engine.nth_request(1)
-        for index, expected in ((0, usage(3, 1)), (1, usage(7, 2)), (0, usage(7, 3))):
-            engine.requests[index].say("a")
-            event = json.loads((await reader.readuntil(b"}\n\n")).partition(b"data: ")[2])
-            assert event["usage"] == expected
+        for index, step, expected in (
+            (0, "a", usage(3, 1)),
+            (1, "a", usage(4, 1)),
+            (0, "ab", usage(3, 3)),
+            (1, End(), usage(4, 1)),
+            (0, End("c"), usage(3, 4)),
+        ):
+            engine.requests[index].say(step)
+            assert (await next_event(reader))["usage"] == expected
+        last = await next_event(reader)
+        assert (last["choices"], last["usage"]) == ([], usage(3 + 4, 4 + 1))
 
 
 @pytest.mark.asyncio
@@ -290,11 +304,12 @@ async def test_an_error_in_the_middle_is_the_last_event(api: AppClient, engine: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("fault", [ValueError("it does not fit"), RuntimeError("secret")])
+@pytest.mark.parametrize("fault", [ParameterError("it does not fit", "prompt"), ValueError("secret"), RuntimeError("secret")])
 async def test_an_error_before_the_first_token(api: AppClient, engine: ScriptedEngine, path: str, fault: Exception) -> None:
     engine.answers[None] = [fault]
     (event,) = (await streamed(api, path)).events
-    assert event["error"]["type"] == ("server_error" if isinstance(fault, RuntimeError) else "invalid_request_error")
+    ours = not isinstance(fault, ParameterError)
+    assert event["error"]["type"] == ("server_error" if ours else "invalid_request_error")
     assert "secret" not in event["error"]["message"]
 
 
@@ -316,7 +331,7 @@ async def test_a_shutdown_ends_streams_with_an_error(api: AppClient, engine: Scr
         await engine.nth_request(0)
         engine.shutdown()
     *_, last = stream.result().events
-    assert last["error"]["code"] == "engine_dead"
+    assert last["error"]["code"] == "shutting_down"
     assert "shut down" in last["error"]["message"]
 
 

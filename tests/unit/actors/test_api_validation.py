@@ -2,14 +2,20 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 import pytest_asyncio
 from api_client import CHAT, COMPLETIONS
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_completion_create_params
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, served
 from tiny_checkpoint import write_tiny_llama
+
+from ringpost.actors.api import not_offered
+from ringpost.actors.api.protocol import ChatCompletionRequest, CompletionRequest
 
 SCALARS: dict[str, list[Any]] = {
     "model": [5, [], {}, True],
@@ -41,7 +47,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "seed": [-2, 2**63, 2**64, 10**4000],
     "request_id": ["", "x" * 257, "a\nb", "a\u0000b"],
     "logit_bias": [{"-1": 1}, {"268": 1}, {"x": 1}, {"1.5": 1}, {str(2**64): 1}],
-    "stop_token_ids": [[-1], [268], [2**64]],
+    "stop_token_ids": [[-1], [268], [2**64], list(range(1025))],
 }
 NOT_OFFERED: dict[str, list[Any]] = {
     "stop": ["x", ["x"], 5],
@@ -62,6 +68,29 @@ NOT_OFFERED: dict[str, list[Any]] = {
     "add_generation_prompt": [False],
     "allowed_token_ids": [[]],
     "priority": [1],
+    "add_special_tokens": [False],
+    "detokenize": [False],
+    "spaces_between_special_tokens": [False],
+    "return_tokens_as_token_ids": [True],
+    "use_beam_search": [True],
+    "length_penalty": [0.5],
+    "logits_processors": [["x"]],
+    "guided_json": [{}],
+    "guided_regex": ["a+"],
+    "guided_choice": [["a", "b"]],
+    "guided_grammar": ["root ::= 'a'"],
+    "prompt_embeds": ["AAAA"],
+    "modalities": [["text", "audio"], []],
+    "audio": [{"voice": "x", "format": "wav"}],
+    "web_search_options": [{}],
+    "moderation": [{"model": "x"}],
+    "functions": [[{"name": "f"}]],
+    "function_call": [{"name": "f"}],
+    "documents": [[{"title": "x"}]],
+    "chat_template": ["{{ messages }}", ""],
+    "truncate_prompt_tokens": [5, -1],
+    "include_stop_str_in_output": [True],
+    "bad_words": [["x"]],
 }
 NEUTRAL: dict[str, list[Any]] = {
     "stop": [[], ""],
@@ -76,6 +105,22 @@ NEUTRAL: dict[str, list[Any]] = {
     "tool_choice": ["none", "auto"],
     "response_format": [{"type": "text"}],
     "priority": [0],
+    "add_special_tokens": [True],
+    "detokenize": [True],
+    "spaces_between_special_tokens": [True],
+    "return_tokens_as_token_ids": [False],
+    "use_beam_search": [False],
+    "length_penalty": [1, 1.0],
+    "logits_processors": [[]],
+    "modalities": [["text"]],
+    "functions": [[]],
+    "function_call": ["none", "auto"],
+    "documents": [[]],
+    "chat_template_kwargs": [{}],
+    "include_stop_str_in_output": [False],
+    "bad_words": [[]],
+    "add_generation_prompt": [True],
+    "continue_final_message": [False],
 }
 
 
@@ -131,6 +176,22 @@ async def test_a_value_out_of_range_is_named(api: AppClient, field: str) -> None
 
 
 @pytest.mark.asyncio
+async def test_the_newer_name_of_max_tokens(tiny: str) -> None:
+    engine = ScriptedEngine(tiny, max_model_len=64)
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    async with served(engine) as api:
+        for value in (0, -1, 2**64):
+            error = await api.refused(CHAT, body | {"max_completion_tokens": value, "max_tokens": 5})
+            assert error["param"] == "max_completion_tokens"
+            assert error["message"].endswith(f"got {value} as max_completion_tokens")
+        error = await api.refused(CHAT, body | {"max_completion_tokens": 3, "temperature": -1})
+        assert error["param"] == "temperature"
+        for fields, expected in (({"max_completion_tokens": 3, "max_tokens": 5}, 3), ({"max_tokens": 5}, 5), ({}, None)):
+            await api.ask(CHAT, body | fields)
+            assert engine.requests[-1].params.max_tokens == expected
+
+
+@pytest.mark.asyncio
 async def test_best_of_may_only_be_n(api: AppClient) -> None:
     for fields in ({"best_of": 1}, {"best_of": 2, "n": 2}, {"best_of": None, "n": 2}):
         assert (await api.call(COMPLETIONS, {"prompt": "hi", **fields})).status == 200
@@ -182,6 +243,11 @@ async def test_a_field_that_is_not_offered_is_refused(api: AppClient, field: str
             assert written_value(value)[:100] in error["message"]
 
 
+def test_each_field_that_is_not_offered_is_tested() -> None:
+    assert NOT_OFFERED.keys() == not_offered._NEUTRAL.keys()
+    assert NEUTRAL.keys() == {field for field, values in not_offered._NEUTRAL.items() if values}
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("field", NEUTRAL)
 async def test_a_value_that_asks_for_nothing_is_taken(api: AppClient, field: str) -> None:
@@ -190,103 +256,38 @@ async def test_a_value_that_asks_for_nothing_is_taken(api: AppClient, field: str
             assert (await api.call(path, body)).status == 200, value
 
 
+# Fields of OpenAI's that may change who pays, what is kept or how fast it is, but not what is asked for.
+HARMLESS = {
+    "metadata",
+    "parallel_tool_calls",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "reasoning_effort",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+    "verbosity",
+}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (chat_completion_create_params.CompletionCreateParamsStreaming, ChatCompletionRequest),
+        (completion_create_params.CompletionCreateParamsStreaming, CompletionRequest),
+    ],
+)
+def test_no_field_of_openais_is_overlooked(theirs: type, ours: type[msgspec.Struct]) -> None:
+    """Each one is taken, refused or harmless."""
+    fields = get_type_hints(theirs).keys()
+    assert {"model", "stream", "temperature"} <= fields
+    assert fields - {*ours.__struct_fields__, *NOT_OFFERED, *HARMLESS} == set()
+
+
 @pytest.mark.asyncio
 async def test_unknown_fields_are_ignored(api: AppClient) -> None:
     for path, body in bodies({"foo": 1, "user": "me", "store": False, "metadata": {"a": [None]}}):
         assert (await api.call(path, body)).status == 200
-
-
-PROMPTS: list[tuple[Any, str, str]] = [
-    ("", "prompt", "empty"),
-    ([], "prompt", "empty"),
-    ([""], "prompt", "empty"),
-    (["ok", ""], "prompt", "in prompt 1 of 2"),
-    ([[]], "prompt", "empty"),
-    ([[5], []], "prompt", "in prompt 1 of 2"),
-    (["a", 1], "prompt", "token id 1"),
-    ([1, "a"], "prompt", "token id 1"),
-    ([[1], 1], "prompt", "token id 1"),
-    ([[1], ["x"]], "prompt[1][0]", '"x"'),
-    ([True], "prompt[0]", "true"),
-    ([1.5], "prompt[0]", "1.5"),
-    ([1.0], "prompt[0]", "1.0"),
-    ([None], "prompt[0]", "null"),
-    ([{}], "prompt[0]", "{}"),
-    ([[[1]]], "prompt[0][0]", "[1]"),
-    ([268], "prompt", "268"),
-    ([[5], [268]], "prompt", "in prompt 1 of 2"),
-    ([-1], "prompt", "-1"),
-    ([9007199254740993], "prompt", "9007199254740993"),
-    ([2**64], "prompt", str(2**64)),
-    (None, "prompt", "null"),
-    (5, "prompt", "5"),
-    ({"prompt": "a"}, "prompt", "{"),
-    ([5] * 64, "prompt", "64 tokens"),
-    ("a" * 64, "prompt", "64 tokens"),
-]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(("prompt", "param", "named"), PROMPTS, ids=lambda value: str(value)[:20])
-async def test_a_wrong_prompt_is_named(api: AppClient, prompt: Any, param: str, named: str) -> None:
-    error = await api.refused(COMPLETIONS, {"prompt": prompt})
-    assert error["param"] == param
-    assert error["message"].startswith("prompt")
-    assert named in error["message"]
-
-
-@pytest.mark.asyncio
-async def test_no_prompt_of_a_refused_call_reaches_the_engine(tiny: str) -> None:
-    engine = ScriptedEngine(tiny)
-    async with served(engine) as api:
-        await api.refused(COMPLETIONS, {"prompt": ["ok", ""]})
-    assert (engine.requests, engine.aborted, engine.num_unfinished_requests) == ([], [], 0)
-    assert sum(engine.stats.finished.values()) == 0
-
-
-MESSAGES: list[tuple[Any, str, str]] = [
-    ([], "messages", "[]"),
-    (None, "messages", "null"),
-    ("hi", "messages", '"hi"'),
-    ([5], "messages[0]", "5"),
-    ([{"role": "user", "content": None}], "messages[0].content", "null"),
-    ([{"role": "user"}], "messages[0].content", "required"),
-    ([{"role": "user", "content": 5}], "messages[0].content", "5"),
-    ([{"role": "user", "content": "a"}, {"content": "a"}], "messages[1].role", "required"),
-    ([{"role": 7, "content": "a"}], "messages[0].role", "7"),
-    ([{"role": "user", "content": "a", "name": 7}], "messages[0].name", "7"),
-    ([{"role": "user", "content": [5]}], "messages[0].content[0]", "5"),
-    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text", "required"),
-    ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0].text", "5"),
-    ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0].type", "image_url"),
-    ([{"role": "user", "content": "a" * 64}], "messages", "tokens"),
-]
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(("messages", "param", "named"), MESSAGES, ids=lambda value: str(value)[:40])
-async def test_a_wrong_message_is_named(api: AppClient, messages: Any, param: str, named: str) -> None:
-    error = await api.refused(CHAT, {"messages": messages})
-    assert error["param"] == param
-    assert named in error["message"]
-
-
-@pytest.mark.asyncio
-async def test_a_field_that_must_be_there(api: AppClient) -> None:
-    assert (await api.refused(COMPLETIONS, {}))["message"] == "prompt is required"
-    assert (await api.refused(CHAT, {}))["param"] == "messages"
-
-
-@pytest.mark.asyncio
-async def test_parts_of_a_content_are_joined(tiny: str) -> None:
-    engine = ScriptedEngine(tiny)
-    async with served(engine) as api:
-        for content in (
-            "Hi",
-            [{"type": "text", "text": "Hi"}],
-            "H\ni",
-            [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}],
-        ):
-            await api.ask(CHAT, {"messages": [{"role": "user", "content": content}]})
-    one, as_part, two, as_parts = [request.message.prompt for request in engine.requests]
-    assert one == as_part != two == as_parts

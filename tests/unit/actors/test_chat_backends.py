@@ -59,10 +59,14 @@ async def test_leaving_an_answer_aborts_it(no_leaks: None) -> None:
 @pytest.mark.asyncio
 async def test_what_a_stream_may_hold(no_leaks: None) -> None:
     nothing = event(choices=[{"index": 0, "delta": {"content": None}}]) + event(choices=[], usage={"total_tokens": 3})
-    content = b": a comment\n\n" + nothing + piece("ü\n") + b"data: [DONE]\r\n\r\n" + piece("too late")
-    with stub_server(Reply(content)) as stub:
+    named = b"event: message\nid: 7\nretry: 10\n" + piece("ü\n")
+    content = (
+        b": a comment\n\n" + nothing + named + piece("!").replace(b": ", b":") + b"data:[DONE]\r\n\r\n" + piece("too late")
+    )
+    with stub_server(Reply(content), Reply(b"event:x\n" + piece("so") + DONE)) as stub:
         async with talking_to(stub) as backend:
-            assert await answered(backend) == ["ü\n"]
+            assert await answered(backend) == ["ü\n", "!"]
+            assert await answered(backend) == ["so"]
 
 
 BROKEN_STREAMS = {

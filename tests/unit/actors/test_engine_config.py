@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ringpost.actors.config import add_engine_arguments, engine_config, engine_options, resolve_config
-from ringpost.ipc.messages.config import Checkpoint, EngineConfig
+from ringpost.ipc.messages.config import ApiConfig, Checkpoint, EngineConfig
 
 OPTIONS = {
     field.name
@@ -17,6 +17,8 @@ OPTIONS = {
     if group.type is not Checkpoint
     for field in msgspec.structs.fields(group.type)
 }
+
+SERVER_FIELDS = msgspec.structs.fields(ApiConfig)
 
 
 def value_of(config: EngineConfig, option: str) -> Any:
@@ -94,7 +96,7 @@ def test_values_out_of_range_are_refused_naming_option_and_value(option: str, va
 def test_an_unknown_option_is_refused_with_a_hint() -> None:
     with pytest.raises(ValueError, match=r"^unknown option max_num_seq; did you mean max_num_seqs\?$"):
         engine_config(max_num_seq=3)
-    with pytest.raises(ValueError, match=r"^unknown option zzz; known are block_size, .*, tokenizer$"):
+    with pytest.raises(ValueError, match=r"^unknown option zzz; known are api_key, .*, tokenizer$"):
         engine_config(zzz=3)
 
 
@@ -110,11 +112,12 @@ def test_option_names_are_unique() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_every_option_is_on_the_command_line_and_described() -> None:
+@pytest.mark.parametrize("server", [False, True])
+def test_every_option_is_on_the_command_line_and_described(server: bool) -> None:
     parser = argparse.ArgumentParser()
-    add_engine_arguments(parser)
+    add_engine_arguments(parser, server=server)
     actions = {action.dest: action for action in parser._actions if action.dest != "help"}
-    assert set(actions) == OPTIONS - {"model"}
+    assert set(actions) == OPTIONS - {"model"} - (set() if server else {field.name for field in SERVER_FIELDS})
     silent = [name for name, action in actions.items() if not action.help]
     assert not silent
     assert all(name.replace("_", "-") in parser.format_help() for name in actions)

@@ -25,6 +25,7 @@ from ringpost.actors.frontend.renderer import Renderer
 from ringpost.actors.frontend.stats import FrontendStats, Histogram
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.config import EngineConfig
+from ringpost.ipc.messages.errors import ParameterError
 from ringpost.ipc.messages.failure import Failure
 from ringpost.ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta
 from ringpost.ipc.messages.requests import Abort, AddRequest, RequestMessage
@@ -363,11 +364,13 @@ async def _engine_died(engine: AsyncLLM, core: PaperCore) -> None:
 
 
 async def _refused_by_the_core(engine: AsyncLLM, core: PaperCore) -> None:
-    collector = await engine.add_request(None, PROMPT)
-    core.refuse(await core.next_request(), "DoesNotFit")
-    with pytest.raises(ValueError, match="no"):
-        await collector.get()
-    collector.close()
+    for kind in ("RequestTooLong", "DoesNotFit"):
+        collector = await engine.add_request(None, PROMPT)
+        core.refuse(await core.next_request(), kind)
+        with pytest.raises(ParameterError, match="no") as caught:
+            await collector.get()
+        assert caught.value.parameter == "prompt"
+        collector.close()
 
 
 async def _refused_at_the_edge(engine: AsyncLLM, core: PaperCore) -> None:

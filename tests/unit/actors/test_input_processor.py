@@ -165,7 +165,10 @@ def test_seeds_are_given_out_and_repeatable(config: EngineConfig, renderer: Rend
         (MAX_LEN - 1, None, BLOCKS, 1),
         (10, None, 1, 7),  # the last token needs no room in the cache
         (10, 7, 1, 7),
+        (10, 8, 1, 7),
+        (10, 1000, 1, 7),
         (16, None, 1, 1),
+        (16, 5, 1, 1),
     ],
 )
 def test_the_length_of_the_answer_is_settled(
@@ -175,11 +178,13 @@ def test_the_length_of_the_answer_is_settled(
     assert message.params.max_tokens == max_tokens
 
 
-@pytest.mark.parametrize(("length", "wanted"), [(10, 8), (17, 1), (17, None), (17, 1000)])
-def test_what_can_never_fit_the_cache(config: EngineConfig, renderer: Renderer, length: int, wanted: int | None) -> None:
+@pytest.mark.parametrize("wanted", [1, None, 1000])
+def test_a_prompt_that_can_never_fit_the_cache(config: EngineConfig, renderer: Renderer, wanted: int | None) -> None:
     inputs = InputProcessor(config, renderer, 1)
-    with pytest.raises(ValueError, match=rf"{length} tokens with max_tokens=\d+ can never fit the KV cache of 16 tokens"):
-        process(inputs, [5] * length, max_tokens=wanted)
+    message = r"^prompt has 17 tokens, which can never fit the KV cache of 16 tokens \(1 blocks of 16\)$"
+    with pytest.raises(ParameterError, match=message) as caught:
+        process(inputs, [5] * 17, max_tokens=wanted)
+    assert caught.value.parameter == "prompt"
 
 
 def test_a_text_without_tokens() -> None:

@@ -10,6 +10,7 @@ from tiny_checkpoint import FIRST_BYTE_ID, tiny_tokenizer, write_tiny_llama
 
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.ipc.messages.config import Checkpoint
+from ringpost.ipc.messages.errors import ParameterError
 
 
 @pytest.fixture
@@ -78,10 +79,54 @@ def test_a_template_that_refuses_is_a_value_error(directory: Path, template: str
         renderer(directory).render_chat([{"role": "user", "content": "Hi"}])
 
 
-def test_a_model_without_a_template_says_so(directory: Path) -> None:
-    change_tokenizer_config(directory, chat_template=None)
-    with pytest.raises(ValueError, match="has no chat template; send a prompt instead"):
+@pytest.mark.parametrize("template", [None, [], [{"name": "tool_use", "template": "x"}]])
+def test_a_model_without_a_template_says_so(directory: Path, template: Any) -> None:
+    change_tokenizer_config(directory, chat_template=template)
+    with pytest.raises(ParameterError, match=r"^messages: the model has no chat template; send a prompt instead$") as caught:
         renderer(directory).render_chat([{"role": "user", "content": "Hi"}])
+    assert caught.value.parameter == "messages"
+    (directory / "tokenizer_config.json").unlink()
+    with pytest.raises(ParameterError, match="no chat template"):
+        renderer(directory).render_chat([{"role": "user", "content": "Hi"}])
+
+
+def test_of_several_templates_the_default_is_taken(directory: Path) -> None:
+    templates = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    change_tokenizer_config(directory, chat_template=templates)
+    assert renderer(directory).render_chat([{"role": "user", "content": "Hi"}]) == "yes"
+
+
+def test_the_template_is_read_once(directory: Path) -> None:
+    one = renderer(directory)
+    change_tokenizer_config(directory, chat_template="changed")
+    assert one.render_chat([{"role": "user", "content": "Hi"}]) != "changed"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"chat_template": "\xff"}',
+        b'{"chat_template": ["x"]}',
+        b'{"chat_template": [{"name": "default"}]}',
+        b'{"chat_template": 5}',
+        b'{"bos_token": {"text": "x"}}',
+    ],
+)
+def test_a_broken_tokenizer_config_is_named(directory: Path, content: bytes) -> None:
+    file = directory / "tokenizer_config.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=str(file)):
+        renderer(directory)
+
+
+def test_a_broken_template_file_is_named(directory: Path) -> None:
+    file = directory / "chat_template.jinja"
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=str(file)):
+        renderer(directory)
 
 
 def test_special_tokens_of_the_model_are_known(directory: Path) -> None:

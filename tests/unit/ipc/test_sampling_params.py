@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ringpost.ipc.messages.errors import ParameterError
-from ringpost.ipc.messages.sampling import MAX_BIASED_TOKENS, MAX_SEED, RequestOutputKind, SamplingParams
+from ringpost.ipc.messages.sampling import MAX_BIASED_TOKENS, MAX_SEED, MAX_STOP_TOKENS, RequestOutputKind, SamplingParams
 
 VALID: dict[str, list[Any]] = {
     "temperature": [0, 0.0, -0.0, 1e-9, 1, 2, 2.0],
@@ -120,6 +120,14 @@ def test_a_list_of_the_caller_is_copied() -> None:
     ids.append(3)
     assert params.stop_token_ids == (1, 2)
     assert SamplingParams(stop_token_ids=iter([4])).stop_token_ids == (4,)  # type: ignore[arg-type]
+
+
+def test_stop_tokens_are_counted_once() -> None:
+    assert SamplingParams(stop_token_ids=[7, 5, 7, 5, 6]).stop_token_ids == (7, 5, 6)
+    assert SamplingParams(stop_token_ids=[*range(MAX_STOP_TOKENS)] * 2).stop_token_ids == tuple(range(MAX_STOP_TOKENS))
+    with pytest.raises(ParameterError, match=r"^stop_token_ids must hold at most 1024 token ids, got 1025$") as caught:
+        SamplingParams(stop_token_ids=range(MAX_STOP_TOKENS + 1))
+    assert caught.value.parameter == "stop_token_ids"
 
 
 def test_an_output_kind_may_be_a_string() -> None:
