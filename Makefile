@@ -52,6 +52,7 @@ url=$${line##* at } && url=$${url%% *}
 echo "== ringpost chat --url $$url \"$$PROMPT\""
 $(BIN)/ringpost chat --url "$$url" --temperature 0 -- "$$PROMPT" & chat=$$!
 wait "$$chat" || fail "no answer."
+echo "== next: make serve, then the curl lines of README.md; or $(BIN)/ringpost chat"
 endef
 export DEMO PROMPT
 

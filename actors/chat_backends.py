@@ -174,7 +174,8 @@ class _Server:
             error = msgspec.json.decode(await response.read(), type=_Failure).error
         except msgspec.DecodeError:
             error = _Error(response.reason or "no reason given")
-        message = f"{self._url} answers {response.status}: {error.message}"
+        hint = " (--api-key or $RINGPOST_API_KEY)" if response.status == 401 else ""
+        message = f"{self._url} answers {response.status}: {error.message}{hint}"
         if response.status < 500:
             raise ParameterError(message, error.param or "", error.code if isinstance(error.code, str) else None)
         raise EngineError(message)

@@ -63,7 +63,7 @@ def _wanted(info: msgspec.inspect.Type) -> str:
             high = f", at most {info.le}" if info.le is not None and info.le < 2**31 else ""
             return noun + low + high
         case msgspec.inspect.VarTupleType():
-            return "one or more times " + _wanted(info.item_type)
+            return f"{_wanted(info.item_type)}; give it again for another"
         case msgspec.inspect.NoneType():
             return "None"
         case _:
@@ -92,8 +92,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, server: bool = Fals
         for field in msgspec.structs.fields(kind):
             if field.name != "model":
                 flag = "--" + field.name.replace("_", "-")
-                several = "+" if isinstance(field.default, tuple) else None
-                group.add_argument(flag, metavar="VALUE", nargs=several, default=argparse.SUPPRESS, help=_help(field))
+                # One value each time: with several, an option would swallow the model that follows it.
+                action = "append" if isinstance(field.default, tuple) else "store"
+                group.add_argument(flag, metavar="VALUE", action=action, default=argparse.SUPPRESS, help=_help(field))
 
 
 def _help(field: msgspec.structs.FieldInfo) -> str:

@@ -34,6 +34,7 @@ def build_app(engine: EngineClient, config: ApiConfig | None = None) -> web.Appl
     names = config.served_model_name or (engine.config.model.model,)
     app = web.Application(middlewares=[_observe, _authorize, _admit])
     app[STATE] = ApiState(engine, config, names, Metrics(engine, names[0]))
+    app.on_shutdown.append(_refuse_more)
     app.add_routes(
         [
             web.post("/v1/completions", completions),
@@ -47,6 +48,10 @@ def build_app(engine: EngineClient, config: ApiConfig | None = None) -> web.Appl
         ]
     )
     return app
+
+
+async def _refuse_more(app: web.Application) -> None:
+    gate_of(app).close()
 
 
 def gate_of(app: web.Application) -> Gate:
@@ -65,7 +70,7 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
     except ConnectionError:
         response = web.Response(status=_LEFT, reason="client left")  # nobody reads it
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the server goes on
-        response = error_response(error)
+        response = error_response(_no_route(request) if isinstance(error, web.HTTPNotFound) else error)
         status = response.status
         if given := request_id_in(request):
             response.headers[REQUEST_ID] = given
@@ -74,6 +79,10 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
         name = "unknown" if route is None else route.canonical
         request.app[STATE].metrics.observe_request(request.method, name, status, time.monotonic() - started)
     return response
+
+
+def _no_route(request: web.Request) -> ApiError:
+    return ApiError(404, f"{request.method} {request.path:.100} is no route of this server; OpenAI's are under /v1/")
 
 
 @web.middleware

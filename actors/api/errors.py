@@ -50,7 +50,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (Overloaded, 503, _BUSY, "overloaded"),
     (ServerStopping, 503, _BUSY, "shutting_down"),
     (EngineDeadError, 503, _BUSY, "engine_dead"),
-    (EngineStartError, 503, _BUSY, "engine_dead"),
+    (EngineStartError, 503, _BUSY, "engine_not_ready"),
     (EngineError, 500, _OURS, None),
 )
 

@@ -1,6 +1,7 @@
 """HttpServer: an application behind a listening socket, with limits on connections."""
 
 import asyncio
+import errno
 import logging
 import socket
 from types import TracebackType
@@ -41,7 +42,8 @@ def bind(config: ApiConfig) -> socket.socket:
 
 def _unusable(config: ApiConfig, error: OSError) -> ValueError:
     reason = error.strerror or str(error)
-    return ValueError(f"port {config.port} of {config.host} cannot be used: {reason}; name another with --port")
+    option = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+    return ValueError(f"port {config.port} of {config.host} cannot be used: {reason}; name another with {option}")
 
 
 class _Door(asyncio.Protocol):

@@ -100,7 +100,7 @@ def _rule(complaint: str) -> str:
     if wanted := re.fullmatch(r"Expected `(.*)`, got `.*`", complaint):
         return "must be " + " or ".join(_NAMES.get(name, name) for name in wanted[1].split(" | "))
     if complaint.startswith("Invalid value"):
-        return "must be a value that this server knows"
+        return 'must be "text"'  # the one part of a message there is
     return f"is wrong ({complaint})"
 
 

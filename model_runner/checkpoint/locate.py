@@ -30,6 +30,8 @@ def locate_model(config: ModelConfig) -> Path:
         return path.absolute() if path.is_dir() else _gguf_directory(path)
     if is_hub_id(name) and not name.endswith(".gguf"):
         return hub_directory(name, config.revision)
+    if name.startswith((".", "/", "~")):
+        raise CheckpointError(f"model {name[:200]!r} does not exist: give {ACCEPTED}")
     raise CheckpointError(f"unknown model {name[:200]!r}: give {ACCEPTED}")
 
 

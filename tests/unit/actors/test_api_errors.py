@@ -41,7 +41,7 @@ async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
 TABLE: list[tuple[Exception, int, str, str | None, str | None]] = [
     (ParameterError("top_p is wrong", "top_p", "some_code"), 400, INVALID, "top_p", "some_code"),
     (EngineDeadError("worker0.0 died"), 503, BUSY, None, "engine_dead"),
-    (EngineStartError("worker0.0 cannot start"), 503, BUSY, None, "engine_dead"),
+    (EngineStartError("worker0.0 cannot start"), 503, BUSY, None, "engine_not_ready"),
     (EngineGenerateError("core0: no room"), 500, OURS, None, None),
     (EngineError("other"), 500, OURS, None, None),
 ]
