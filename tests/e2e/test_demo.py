@@ -59,7 +59,9 @@ def test_the_demo_shows_the_server_and_its_answer(no_leaks: None, smollm2: str) 
         assert f"{SERVED}smollm2 at http://127.0.0.1:" in wait_for_server(process)
         out, errors = process.communicate()
     assert process.returncode == 0, errors
-    assert "Paris" in out.splitlines()[-1]
+    *_, answer, advice = out.splitlines()
+    assert "Paris" in answer
+    assert advice.startswith("== next: make serve")
 
 
 def test_a_demo_whose_server_does_not_start(no_leaks: None, smollm2: str) -> None:
@@ -72,7 +74,7 @@ def test_a_demo_whose_server_does_not_start(no_leaks: None, smollm2: str) -> Non
 
 def test_a_demo_whose_chat_fails(no_leaks: None, tmp_path: Path) -> None:
     model = write_tiny_llama(tmp_path / "model")
-    with making("demo", f"SERVE_ARGS=--model {model} --api-key secret") as process:
+    with making("demo", f"SERVE_ARGS=--model {model} --num-threads 1 --api-key secret") as process:
         out, errors = process.communicate()
     assert process.returncode == 2
     assert SERVED in out
@@ -82,7 +84,7 @@ def test_a_demo_whose_chat_fails(no_leaks: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize("to_all", [True, False], ids=["Ctrl-C", "SIGTERM to make"])
 def test_an_interrupted_demo_leaves_nothing(no_leaks: None, tmp_path: Path, to_all: bool) -> None:
     model = write_tiny_llama(tmp_path / "model")
-    with making("demo", f"SERVE_ARGS=--model {model}") as process:
+    with making("demo", f"SERVE_ARGS=--model {model} --num-threads 1") as process:
         wait_for_server(process)
         if to_all:
             os.killpg(process.pid, signal.SIGINT)
@@ -94,7 +96,7 @@ def test_an_interrupted_demo_leaves_nothing(no_leaks: None, tmp_path: Path, to_a
 
 def test_serve_is_the_server_until_it_is_interrupted(no_leaks: None, tmp_path: Path) -> None:
     model = write_tiny_llama(tmp_path / "model")
-    with making("serve", f"SERVE_ARGS=--model {model} --port 0") as process:
+    with making("serve", f"SERVE_ARGS=--model {model} --num-threads 1 --port 0") as process:
         assert str(model) in wait_for_server(process)
         os.killpg(process.pid, signal.SIGINT)
         out, _ = process.communicate()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from programs import LIMIT, run_program
-from servers import running_program, running_server
+from servers import ServerProcess, running_program, running_server
 from source_tree import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -52,22 +52,27 @@ def streamed(url: str, prompt: object) -> Iterator[dict[str, str]]:
                 yield json.loads(line.removeprefix(b"data: "))
 
 
-def test_openai_client(no_leaks: None, smollm2: str) -> None:
-    with running_server("--max-model-len", "512") as server:
-        done = run_program("-P", str(EXAMPLES / "openai_client.py"), f"{server.url}/v1")
+@pytest.fixture(scope="module")
+def server(smollm2: str) -> Iterator[ServerProcess]:
+    with running_server("--max-model-len", "512", "--num-threads", "1") as running:
+        yield running
+        assert running.stderr() == ""
+
+
+def test_openai_client(no_leaks: None, server: ServerProcess) -> None:
+    done = run_program("-P", str(EXAMPLES / "openai_client.py"), f"{server.url}/v1")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"model: m\nchat:  .*Paris.*\ncompletion: Paris.*\nusage: 5 \+ 8 tokens\n", done.stdout, re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; .ci/run installs it")
-def test_the_readmes_curl_commands_run(no_leaks: None, smollm2: str) -> None:
+def test_the_readmes_curl_commands_run(no_leaks: None, server: ServerProcess) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (commands,) = [block for block in blocks if block.startswith("curl ")]
-    with running_server("--max-model-len", "512") as server:
-        script = commands.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl -sS --fail-with-body ")
-        done = subprocess.run(
-            ["bash", "-ec", script], capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL, check=False
-        )
+    script = commands.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl -sS --fail-with-body ")
+    done = subprocess.run(
+        ["bash", "-ec", script], capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     completion, _, rest = done.stdout.partition("data: ")
     assert json.loads(completion)["choices"][0]["text"].startswith(" Paris")

@@ -62,7 +62,9 @@ async def test_alone_and_batched(no_leaks: None, reference: torch.nn.Module, siz
 async def test_in_small_steps(no_leaks: None, reference: torch.nn.Module, size: tuple[int, int]) -> None:
     count, length = size
     prompts = fidelity_prompts(count)
-    async with AsyncLLM.from_engine_args(dtype="float32", max_model_len=512, num_threads=1, max_num_batched_tokens=64) as engine:
+    async with AsyncLLM.from_engine_args(
+        dtype="float32", max_model_len=512, num_threads=1, max_num_batched_tokens=64
+    ) as engine:
         chunked = await asyncio.gather(*(answer(engine, prompt, length) for prompt in prompts))
     for prompt, tokens in zip(prompts, chunked, strict=True):
         assert len(tokens) == length

@@ -25,7 +25,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tiny: Path) -> Iterator[ServerProcess]:
-    with running_server("--model", str(tiny), "--api-key", "secret") as server:
+    with running_server("--model", str(tiny), "--num-threads", "1", "--api-key", "secret") as server:
         yield server
 
 
@@ -44,7 +44,7 @@ def assert_one_line(done: "subprocess.CompletedProcess[str]", code: int, *named:
 def test_a_server_and_an_engine_of_its_own_answer_alike(no_leaks: None, server: ServerProcess, tiny: Path) -> None:
     options = ("--system-prompt", "sp", "--temperature", "0", "--max-tokens", "12", "--ignore-eos", "ab")
     there = run_ringpost("chat", "--url", server.url, "--api-key", "secret", *options)
-    here = run_ringpost("chat", "--model", str(tiny), *options)
+    here = run_ringpost("chat", "--model", str(tiny), "--num-threads", "1", *options)
     assert there.returncode == here.returncode == 0, there.stderr + here.stderr
     assert there.stderr == here.stderr == ""
     assert there.stdout == here.stdout != "\n"
@@ -99,7 +99,8 @@ def test_a_pipe_ends_at_the_first_failure(no_leaks: None) -> None:
 
 def test_a_full_context_begins_anew(no_leaks: None, tiny: Path) -> None:
     """The first answer goes on to the end of the context, so the second question cannot follow it."""
-    done = piped("ab\ncd\n", "--model", str(tiny), "--max-model-len", "64", "--ignore-eos", "--seed", "3")
+    options = ("--num-threads", "1", "--max-model-len", "64", "--ignore-eos", "--seed", "3")
+    done = piped("ab\ncd\n", "--model", str(tiny), *options)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "the context is full" in done.stderr
@@ -150,8 +151,8 @@ def test_an_interrupt_ends_the_answer_only(no_leaks: None) -> None:
 
 def test_an_interrupt_ends_the_answer_of_its_own_engine(no_leaks: None, tmp_path: Path) -> None:
     """A whole first answer would leave no room in the context for a second question."""
-    model = write_tiny_llama(tmp_path / "model", max_position_embeddings=1100)
-    with chatting("--model", str(model), "--num-threads", "1", "--ignore-eos", "--max-tokens", "1000") as process:
+    model = write_tiny_llama(tmp_path / "model", max_position_embeddings=700)
+    with chatting("--model", str(model), "--num-threads", "1", "--ignore-eos", "--max-tokens", "600") as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("ab\n")
@@ -159,7 +160,7 @@ def test_an_interrupt_ends_the_answer_of_its_own_engine(no_leaks: None, tmp_path
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate("cd\n", timeout=LIMIT)
     assert (process.returncode, errors) == (0, "")
-    assert len(out) > 500
+    assert len(out) > 300
 
 
 def test_an_interrupt_between_answers_ends_the_command(no_leaks: None) -> None:

@@ -27,7 +27,7 @@ print(json.dumps([heavy, hasattr(sched, "scheduler")]))
         ("ringpost.actors.frontend.async_llm", ["tokenizers"]),
         ("ringpost.actors.supervisor", []),
         ("ringpost.actors.worker.actor", ["torch"]),
-        ("ringpost.actors.cli", ["tokenizers"]),
+        ("ringpost.actors.cli", []),
     ],
 )
 def test_imports_of_a_process_kind(module: str, allowed: list[str]) -> None:

@@ -87,7 +87,7 @@ def test_two_engines_in_one_program(no_leaks: None, tiny: str) -> None:
 import asyncio
 from ringpost import AsyncLLM, SamplingParams
 async def run(seed):
-    async with AsyncLLM.from_engine_args(model={tiny!r}) as engine:
+    async with AsyncLLM.from_engine_args(model={tiny!r}, num_threads=1) as engine:
         async for output in engine.generate("ab", SamplingParams(seed=seed, max_tokens=5, ignore_eos=True)):
             pass
         return output.outputs[0].token_ids

@@ -13,6 +13,7 @@ from scripted_engine import End, ScriptedEngine
 from served_app import AppClient, connection, post_bytes, served, serving, unread
 from tiny_checkpoint import write_tiny_llama
 
+from ringpost.actors.api import server
 from ringpost.actors.api.app import build_app
 from ringpost.actors.api.server import HttpServer, bind
 from ringpost.ipc.messages.config import ApiConfig
@@ -35,6 +36,12 @@ def engine(tiny: str) -> ScriptedEngine:
 async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
     async with served(engine) as client:
         yield client
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handlers that go on when the server closes get less time than its users would give them."""
+    monkeypatch.setattr(server, "_CLOSE_GRACE", 0.05)
 
 
 async def health(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -188,6 +195,7 @@ async def test_a_client_that_asks_first_whether_to_send(no_leaks: None, api: App
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("short_grace")
 async def test_leaving_the_block_ends_everything(no_leaks: None, engine: ScriptedEngine) -> None:
     """Idle connections are closed, and handlers that go on are cancelled."""
     engine.answers[None] = ["a"]
@@ -206,6 +214,7 @@ async def test_leaving_the_block_ends_everything(no_leaks: None, engine: Scripte
 
 
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("short_grace")
 async def test_leaving_the_block_waits_for_no_client_that_does_not_read(no_leaks: None, engine: ScriptedEngine) -> None:
     engine.answers[None] = ["x" * 10_000] * 2_000  # more than any socket holds
     async with AsyncExitStack() as open_ones:

@@ -188,7 +188,9 @@ def test_a_damaged_directory_is_refused(model: Path, damage: Callable[[Path], No
     "name", ["nope", "", "./nope", "a/b/c", "org/model.gguf", "~nobody-of-that-name/x", "x" * 9999, "a\0b"]
 )
 def test_an_unknown_model_is_told_what_would_do(name: str) -> None:
-    with pytest.raises(CheckpointError, match=r"(unknown model|does not exist).*alias \(smollm2\), a directory .*\.gguf file, .*org/name"):
+    with pytest.raises(
+        CheckpointError, match=r"(unknown model|does not exist).*alias \(smollm2\), a directory .*\.gguf file, .*org/name"
+    ):
         resolve(name)
 
 
