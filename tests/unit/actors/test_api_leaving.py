@@ -130,8 +130,9 @@ async def test_a_client_that_vanishes_just_before_the_end_is_no_line_in_the_log(
     path: str,
 ) -> None:
     engine.answers[None] = ["a"]
+    ends: list[tuple[bool, Step]] = [(False, End("!")), (True, End("!")), (True, EngineDeadError("died"))]
     async with how(engine) as api:
-        for number, (stream, end) in enumerate(((False, End("!")), (True, End("!")), (True, EngineDeadError("died")))):
+        for number, (stream, end) in enumerate(ends):
             async with vanishing(api.url, post_bytes(path, BODIES[path] | {"stream": stream})) as sock:
                 request = await engine.spoken(number)
                 if stream:

@@ -111,7 +111,14 @@ async def test_a_wrong_message_is_named(api: AppClient, messages: Any, param: st
 @pytest.mark.asyncio
 async def test_a_message_as_an_answer_had_it_is_taken(api: AppClient) -> None:
     """Clients send what they got back again, empty fields and all."""
-    empty = {"tool_calls": [], "tool_call_id": None, "function_call": None, "audio": None, "refusal": None, "annotations": []}
+    empty: dict[str, Any] = {
+        "tool_calls": [],
+        "tool_call_id": None,
+        "function_call": None,
+        "audio": None,
+        "refusal": None,
+        "annotations": [],
+    }
     for more in ({}, empty, {"tool_calls": None}):
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | more]
         assert (await api.call(CHAT, {"messages": messages})).status == 200
