@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()  # libraries look at the end whether their objects have gone
     os.close(config.stash[STDERR])
 
 
@@ -73,7 +74,7 @@ def no_leaks() -> Iterator[None]:
     Name it before other fixtures, so that they are gone when it looks.
     """
     gc.collect()
-    #gc.freeze()  # what lives now was not left by this test; not to look at it again saves most of the time
+    gc.freeze()  # what lives now was not left by this test; not to look at it again saves most of the time
     before = Possessions.now()
     yield
     gc.collect()
