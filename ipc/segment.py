@@ -30,6 +30,6 @@ def above_standard(fd: int) -> int:
         os.close(fd)
 
 
-def map_segment(fd: int) -> mmap.mmap:
-    """Map a whole segment for reading and writing. The mapping outlives the descriptor."""
-    return mmap.mmap(fd, os.fstat(fd).st_size)
+def map_segment(fd: int, *, writable: bool = True) -> mmap.mmap:
+    """Map a whole segment, for reading and writing or for reading only. The mapping outlives the descriptor."""
+    return mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
