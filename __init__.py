@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .actors.api.app import build_app
-    from .actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineStartError, RequestEnded
+    from .actors.errors import (
+        EngineDeadError,
+        EngineError,
+        EngineGenerateError,
+        EngineHungError,
+        EngineStartError,
+        RequestEnded,
+    )
     from .actors.frontend.async_llm import AsyncLLM
     from .actors.frontend.collector import RequestOutputCollector
     from .actors.frontend.engine_client import EngineClient
@@ -29,6 +36,7 @@ _HOMES = {
     "EngineDeadError": ".actors.errors",
     "EngineError": ".actors.errors",
     "EngineGenerateError": ".actors.errors",
+    "EngineHungError": ".actors.errors",
     "EngineStartError": ".actors.errors",
     "ParameterError": ".ipc.messages.errors",
     "Prompt": ".actors.frontend.input_processor",
@@ -51,6 +59,7 @@ __all__ = [
     "EngineDeadError",
     "EngineError",
     "EngineGenerateError",
+    "EngineHungError",
     "EngineStartError",
     "ParameterError",
     "Prompt",

@@ -3,23 +3,35 @@
 import asyncio
 import threading
 import typing
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-F = TypeVar("F", bound=Callable[..., None])
+Handler = Callable[..., None]  # of an actor and a message
+F = TypeVar("F", bound=Handler)
 R = TypeVar("R")
-_MARK = "_handles"
+SLOW_SECONDS = 0.1  # a handler that takes longer keeps its actor from everything else
+_MARK, _LIMIT = "_handles", "_slow_after"
 
 
-def handles(*message_types: type) -> Callable[[F], F]:
-    """Mark a method as the handler of these message types."""
+def handles(*message_types: type, slow_after: float = SLOW_SECONDS) -> Callable[[F], F]:
+    """Mark a method as the handler of these message types.
+
+    With `debug_actors` it is reported when it takes longer than `slow_after` seconds; `math.inf` for one whose work is long.
+    """
 
     def mark(method: F) -> F:
         setattr(method, _MARK, message_types)
+        setattr(method, _LIMIT, slow_after)
         return method
 
     return mark
+
+
+def slow_after(handler: Handler) -> float:
+    """The limit that `handles` gave a handler, in seconds."""
+    limit: float = getattr(handler, _LIMIT)
+    return limit
 
 
 class Actor:
@@ -29,14 +41,14 @@ class Actor:
     one handler for each of their members: a missing or a superfluous one is a TypeError when the class is made.
     """
 
-    _handlers: ClassVar[dict[type, Callable[..., None]]] = {}
+    _handlers: Mapping[type, Handler] = {}
 
     def __init_subclass__(cls, *, receives: tuple[Any, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not receives:  # a refinement of an actor handles what that one does
             return
         wanted = {member for union in receives for member in typing.get_args(union) or (union,)}
-        table: dict[type, Callable[..., None]] = {}
+        table: dict[type, Handler] = {}
         for method in vars(cls).values():
             for message_type in getattr(method, _MARK, ()):
                 if message_type in table:
@@ -48,8 +60,23 @@ class Actor:
         cls._handlers = table
 
     def dispatch(self, message: object) -> None:
-        """Call the handler of a message."""
-        self._handlers[type(message)](self, message)
+        """Call the handler of a message; what it raises goes to `handler_failed`. KeyError for one that is not received."""
+        handler = self._handlers[type(message)]
+        try:
+            handler(self, message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, `handler_failed` decides
+            self.handler_failed(message, error)
+
+    def handler_failed(self, message: object, error: Exception) -> None:
+        """A handler raised this. An actor that knows whose alone the failure is tells them; here it is the actor's own end."""
+        request = getattr(message, "request", None)
+        about = "" if request is None else f" about request {request}"
+        error.add_note(f"in the handler of {type(message).__name__}{about}")
+        raise error
+
+    def wrap_handlers(self, wrap: Callable[[type, Handler], Handler]) -> None:
+        """Have `wrap(message type, handler)` called in place of every handler of this one actor."""
+        self._handlers = {message_type: wrap(message_type, handler) for message_type, handler in self._handlers.items()}
 
 
 async def run_abandonable(function: Callable[..., R], *arguments: Any) -> R:
@@ -89,8 +116,11 @@ class TaskHost:
     It is the only place that makes a task outside a task group; whoever has the host awaits `wait`.
     """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] | None = None) -> None:
+        """`on_end` is called from the loop when the task has ended, however it ended."""
         self._task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        if on_end is not None:
+            self._task.add_done_callback(lambda _: on_end())
         self._cancelled = False
 
     def cancel(self) -> None:

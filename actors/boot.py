@@ -2,30 +2,36 @@
 
 import argparse
 import asyncio
+import gc
 import mmap
 import os
 import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 import msgspec
 
+from ..ipc.attach import MailboxHandle, attach_sender
+from ..ipc.board import BoardHandle, BoardWriter
 from ..ipc.errors import MailboxError
-from ..ipc.mailbox import Receiver, Sender
-from ..ipc.messages.config import EngineConfig
+from ..ipc.lanes import LaneReceiver, Lanes
+from ..ipc.mailbox import Sender
+from ..ipc.messages.config import EngineConfig, RuntimeConfig
 from ..ipc.messages.control import FromActor, Hello, ToActor
 from ..ipc.messages.failure import Failure
-from ..ipc.ring import RingHandle
+from ..ipc.messages.status import ActorStatus
 from .errors import ActorFailed
 from .logs import configure_logging, logger
 from .loops import loop_factory
+from .status import StatusBlock
 
 EXIT_FAILED = 1
-MESSAGE_LIMIT, TRACEBACK_LIMIT = 2000, 8000  # characters of a Failure, so that it always fits a mailbox
+MESSAGE_LIMIT, TRACEBACK_LIMIT = 2000, 5000  # characters of at most 4 bytes in a Failure, so that it always fits a mailbox
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,13 +42,15 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     supervisor: int  # pid
     config: EngineConfig
-    to_actor: RingHandle
-    from_actor: RingHandle
+    to_actor: Lanes
+    from_actor: MailboxHandle
+    status: BoardHandle  # where it posts what it is doing
+    core: int = 0  # number of the core that it is or works for
     rank: int | None = None  # of a worker: its order in the group and its slot in plans
-    requests: list[RingHandle] = []
-    outputs: list[RingHandle] = []
-    plans: RingHandle | None = None
-    results: list[RingHandle] = []
+    requests: list[Lanes] = []
+    outputs: list[MailboxHandle] = []
+    plans: MailboxHandle | None = None
+    results: list[MailboxHandle] = []
     terminal: int | None = None  # the supervisor's standard error, where that is a terminal
 
     def descriptors(self) -> list[int]:
@@ -50,7 +58,15 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
         handles = [self.to_actor, self.from_actor, *self.requests, *self.outputs, *self.results]
         if self.plans is not None:
             handles.append(self.plans)
-        return [fd for handle in handles for fd in handle.descriptors()]
+        return [self.status.memory, *(fd for handle in handles for fd in handle.descriptors())]
+
+    def inbound(self) -> list[tuple[MailboxHandle, int]]:
+        """The mailboxes it reads, each with its slot there."""
+        handles = [lane for lanes in (self.to_actor, *self.requests) for lane in (lanes.ordered, lanes.urgent)]
+        if self.rank is None:
+            return [(handle, 0) for handle in [*handles, *self.results]]
+        assert self.plans is not None
+        return [*((handle, 0) for handle in handles), (self.plans, self.rank)]
 
 
 def encode_boot(boot: Boot) -> bytes:
@@ -92,25 +108,42 @@ def _die_with(supervisor: int) -> None:
 
 
 class Control:
-    """A child's line to its supervisor."""
+    """A child's line to its supervisor, and the status that it posts for everyone.
 
-    def __init__(self, boot: Boot) -> None:
-        self.sender: Sender[FromActor] = Sender(boot.from_actor, FromActor, boot.epoch)
-        self.receiver: Receiver[ToActor] = Receiver(boot.to_actor, ToActor, epoch=boot.epoch)
+    Attributes:
+        began: when the child began, in CLOCK_MONOTONIC.
+    """
+
+    def __init__(self, boot: Boot, began: float) -> None:
+        self.began = began
+        self.sender: Sender[FromActor] = attach_sender(boot.from_actor, FromActor, boot.epoch)
+        self.receiver: LaneReceiver[ToActor] = LaneReceiver(boot.to_actor, ToActor, boot.epoch)
+        self._board = BoardWriter(boot.status, ActorStatus)
+        self.status = StatusBlock(
+            self._board.post, actor=boot.actor, kind=boot.kind, supervisor=boot.supervisor, epoch=boot.epoch
+        )
+
+    def close(self) -> None:
+        """Give the board's memory back, where no end of a process does. The line stays as it is: its end is no message."""
+        self._board.close()
 
 
 Main = Callable[[Boot, Control], Coroutine[Any, Any, None]]
 
 
-def run_actor(main: Main) -> NoReturn:
-    """Body of a child's `__main__`: run `main` on its own event loop; a failure is told to the supervisor, then exit code 1."""
+def run_actor(main: Main, began: float | None = None) -> NoReturn:
+    """Body of a child's `__main__`: run `main` on its own event loop; a failure is told to the supervisor, then exit code 1.
+
+    `began` is when the process began, where that was before this call.
+    """
+    began = time.monotonic() if began is None else began
     boot = _read_boot()
     _die_with(boot.supervisor)
     # A signal to the whole group, as of a terminal or of systemd, is the supervisor's to handle: it stops us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     configure_logging(boot.actor, boot.config.runtime, boot.rank)
-    control = Control(boot)
+    control = Control(boot, began)
     code = 0
     try:
         control.sender.send_nowait(Hello(boot.actor, os.getpid(), boot.epoch))
@@ -118,16 +151,29 @@ def run_actor(main: Main) -> NoReturn:
             runner.run(main(boot, control))
     except BaseException as error:  # noqa: BLE001 (whatever it is, the supervisor must learn it)
         code = EXIT_FAILED
-        cause = first_cause(error)
-        failure = cause.failure if isinstance(cause, ActorFailed) else describe_failure(boot.actor, cause)
-        logger.debug("%s", failure.traceback)
-        try:
-            control.sender.send_nowait(failure)
-        except MailboxError as reason:
-            logger.error("%s; and the supervisor could not be told: %s", failure.message, reason)
+        tell_failure(boot, control, error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # nothing is left to release, and the interpreter's own end takes long with torch loaded
+
+
+def tell_failure(boot: Boot, control: Control, error: BaseException) -> None:
+    """Post that the actor has failed, and tell the supervisor why."""
+    control.status.state("failed")
+    cause = first_cause(error)
+    failure = cause.failure if isinstance(cause, ActorFailed) else describe_failure(boot.actor, cause)
+    logger.debug("%s", failure.traceback)
+    try:
+        control.sender.send_nowait(failure)
+    except MailboxError as reason:
+        logger.error("%s; and the supervisor could not be told: %s", failure.message, reason)
+
+
+def freeze_memory(config: RuntimeConfig) -> None:
+    """What start-up made lives for good, so later collections need not look at it; unless the process is the user's."""
+    if not config.single_process:
+        gc.collect()
+        gc.freeze()
 
 
 def describe_failure(actor: str, error: BaseException, request: int | None = None) -> Failure:

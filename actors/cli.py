@@ -15,6 +15,8 @@ _COMMANDS = {
     "serve": "an HTTP server with OpenAI's API",
     "chat": "a conversation in the terminal, with a server or an engine of its own",
     "complete": "answer one prompt, streamed to the terminal",
+    "bench": "figures of this machine, beside those of alternatives",
+    "top": "what the actors and mailboxes of running engines do",
 }
 EXIT_MISTAKE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 

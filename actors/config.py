@@ -64,6 +64,8 @@ def _wanted(info: msgspec.inspect.Type) -> str:
             return noun + low + high
         case msgspec.inspect.VarTupleType():
             return f"{_wanted(info.item_type)}; give it again for another"
+        case msgspec.inspect.BoolType():
+            return "true or false"
         case msgspec.inspect.NoneType():
             return "None"
         case _:
@@ -92,9 +94,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, server: bool = Fals
         for field in msgspec.structs.fields(kind):
             if field.name != "model":
                 flag = "--" + field.name.replace("_", "-")
-                # One value each time: with several, an option would swallow the model that follows it.
-                action = "append" if isinstance(field.default, tuple) else "store"
-                group.add_argument(flag, metavar="VALUE", action=action, default=argparse.SUPPRESS, help=_help(field))
+                kind_of_value: dict[str, Any] = {"metavar": "VALUE"}
+                if isinstance(field.default, bool):
+                    kind_of_value = {"action": argparse.BooleanOptionalAction}
+                elif isinstance(field.default, tuple):
+                    # One value each time: with several, an option would swallow the model that follows it.
+                    kind_of_value["action"] = "append"
+                group.add_argument(flag, default=argparse.SUPPRESS, help=_help(field), **kind_of_value)
 
 
 def _help(field: msgspec.structs.FieldInfo) -> str:

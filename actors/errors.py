@@ -1,6 +1,10 @@
 """Errors a user of the engine can meet, besides the ValueError of a bad request."""
 
+from typing import TypeVar
+
 from ..ipc.messages.failure import Failure
+
+E = TypeVar("E", bound=Exception)
 
 
 class EngineError(Exception):
@@ -15,8 +19,16 @@ class EngineDeadError(EngineError):
     """A process of the running engine died; the message says which and why. The engine takes no more requests."""
 
 
+class EngineHungError(EngineError):
+    """A process holds a message for longer than it may; the message says which process and what. It may still go on."""
+
+
 class EngineGenerateError(EngineError):
     """One request failed inside the engine; others go on."""
+
+
+class NoAnswerError(EngineError):
+    """A question to another actor got no answer in time; the message says which actor, which question, and how long."""
 
 
 class RequestEnded(EngineError):
@@ -34,3 +46,8 @@ class ActorFailed(EngineError):
 def failure_text(failure: Failure) -> str:
     """One line for a user: who failed, and why."""
     return f"{failure.actor} (pid {failure.pid}): {failure.kind}: {failure.message}"
+
+
+def copy_of(error: E) -> E:
+    """The same error once more: raising an exception writes to it, so whoever waits gets one each."""
+    return type(error)(*error.args)

@@ -5,12 +5,13 @@ shares nothing but the descriptors it is given, so a user's script needs no `__m
 multiprocessing process: sentinel, join, terminate, exitcode; what still runs when the program ends is terminated.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import IO, Any
@@ -71,7 +72,7 @@ class _Popen:
 
 
 class ActorProcess(BaseProcess):
-    """One process of the engine. What it prints goes to our standard error; its last lines are kept for a post-mortem."""
+    """One process of the engine; see Body. It prints to our standard error; its last lines are kept for a post-mortem."""
 
     _popen: Any  # what `start` got from the start method
 
@@ -98,6 +99,12 @@ class ActorProcess(BaseProcess):
             started.close()
             raise
         return started
+
+    @property
+    def ending(self) -> str:
+        """See Body."""
+        code = self.exitcode
+        return f"killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
 
     def start(self) -> None:
         """Start the process."""
@@ -137,3 +144,15 @@ class ActorProcess(BaseProcess):
             return False
         self._forwarder.join(timeout=1)
         return True
+
+    async def wait(self) -> None:
+        """See Body. Blocks: what was killed ends at once."""
+        self.reap(timeout=None)
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        """See Body."""
+        asyncio.get_running_loop().add_reader(self.sentinel, on_end)
+
+    def unwatch(self) -> None:
+        """See Body."""
+        asyncio.get_running_loop().remove_reader(self.sentinel)

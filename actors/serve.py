@@ -127,7 +127,8 @@ async def _drain(app: web.Application, engine: AsyncLLM, signals: StopSignals, s
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await first_of(gate.wait_empty(), signals.second.wait(), engine.wait_ended())
-    await engine.check_health()  # what died meanwhile is no orderly end
+    if engine.errored:
+        await engine.check_health()  # what died meanwhile is no orderly end
     await all_of([_shut_down(engine, signals), _wait_empty(gate, _LAST_WORDS)])
 
 

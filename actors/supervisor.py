@@ -10,17 +10,18 @@ from typing import Self
 
 import msgspec
 
-from ..ipc.errors import MailboxError, WouldBlock
-from ..ipc.mailbox import Receiver, Sender
 from ..ipc.messages.config import EngineConfig
-from ..ipc.messages.control import ActorReady, FromActor, Hello, Stop, ToActor
+from ..ipc.messages.control import ActorReady
 from ..ipc.messages.failure import Failure
 from ..ipc.parking import wait_any
-from .boot import Boot
-from .errors import EngineStartError, failure_text
+from .child import Child, Ends
+from .errors import EngineStartError
 from .logs import logger
-from .process import ActorProcess
 from .topology import Topology
+
+HELLO_TIMEOUT = 30.0  # seconds until a process has said Hello, which it does before it loads anything large
+DEAD_GRACE = 1.0  # seconds to stop for the processes of an engine of which one has died: nobody waits for their work
+_STOP_TURN = {"engine_core": 1, "worker": 2}  # by kind; frontends stop first, and a core tells its workers itself
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
@@ -33,75 +34,28 @@ class ProcessInfo(msgspec.Struct, frozen=True):
     phases: dict[str, float] = {}  # where its start-up time went, in seconds
 
 
-class Child:
-    """A process and the supervisor's line to it."""
-
-    def __init__(self, boot: Boot) -> None:
-        self.boot = boot
-        self.process = ActorProcess(boot, boot.descriptors())
-        self.sender: Sender[ToActor] = Sender(boot.to_actor.duplicate(), ToActor)
-        try:
-            self.receiver: Receiver[FromActor] = Receiver(boot.from_actor.duplicate(), FromActor)
-        except BaseException:
-            self.sender.close()
-            raise
-        self.pid = 0
-        self.ready: ActorReady | None = None
-        self.ready_seconds = 0.0
-        self.failure: Failure | None = None
-
-    @property
-    def actor(self) -> str:
-        """Name of the actor."""
-        return self.boot.actor
-
-    def start(self) -> None:
-        """Start the process."""
-        self.process.start()
-        self.pid = self.process.pid or 0
-
-    def ask_to_stop(self) -> None:
-        """Send Stop, if the mailbox still takes it."""
-        try:
-            self.sender.send_nowait(Stop())
-        except MailboxError as error:
-            logger.warning("%s cannot be asked to stop: %s", self.actor, error)
-
-    def describe_death(self) -> Failure:
-        """Why the process ended: what it said itself, else its exit code and its last lines."""
-        if self.failure is not None:
-            return self.failure
-        code = self.process.exitcode
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
-        last = [line for line in self.process.tail if line.strip()]
-        message = f"{how}; its last line: {last[-1]}" if last else how
-        return Failure(self.actor, self.pid, "ProcessDied", message, "\n".join(last))
-
-    def close(self) -> None:
-        """Release the mailboxes and the process object. The process must have ended."""
-        self.sender.close()
-        self.receiver.close()
-        if self.process.pid is not None:
-            self.process.close()
-
-
 class Supervisor:
     """Runs the child processes of one engine: `async with Supervisor(config) as supervisor`.
 
-    Leaving the block stops them: Stop, then after `shutdown_timeout` seconds SIGKILL; at once if one is not ready.
+    Leaving the block stops them in order and kills what still runs after `shutdown_timeout` seconds; after DEAD_GRACE when one
+    has failed, at once when one is not ready.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
-        """Make the mailboxes. Raises EngineStartError on a system that lacks what they are made of."""
+    def __init__(self, config: EngineConfig, *, num_frontends: int = 1) -> None:
+        """Make the mailboxes, also for frontends that others start: they attach to those of their number in `topology`.
+
+        Raises EngineStartError on a system that lacks what mailboxes are made of, or the memory for them.
+        """
         missing = [name for name in ("memfd_create", "eventfd", "pidfd_open") if not hasattr(os, name)]
         if missing:
             raise EngineStartError(f"Ringpost runs on Linux 5.3 or newer only: this system has no {', '.join(missing)}")
         self._config = config
         self._started = time.monotonic()
-        self.topology = Topology(config)
+        self._failed = False
+        self.topology = Topology(config, num_frontends)
         self._children: list[Child] = []
         try:
-            self._children += (Child(boot) for boot in self.topology.boots())
+            self._children += (Child(boot, self._started) for boot in self.topology.boots())
         except BaseException:
             self._release()
             raise
@@ -116,21 +70,31 @@ class Supervisor:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        await self._stop(self._config.runtime.shutdown_timeout if self._all_ready() else 0)
+        grace = self._config.runtime.shutdown_timeout if self._all_ready() else 0
+        await self._stop(min(grace, DEAD_GRACE) if self._failed else grace)
 
     async def wait_ready(self) -> Failure | None:
-        """Return None when every child can work, or the Failure of the first that cannot."""
+        """Return None when every child can work, or the Failure of the first that cannot or is late.
+
+        The limits are HELLO_TIMEOUT and then `startup_timeout`, both from the start of the engine.
+        """
+        limit = self._config.runtime.startup_timeout
+        if limit > HELLO_TIMEOUT:
+            failure = await self._wait_all(lambda child: child.greeted, HELLO_TIMEOUT, f"{HELLO_TIMEOUT:g} s")
+            if failure is not None:
+                return failure
+        return await self._wait_all(lambda child: child.ready is not None, limit, f"startup_timeout={limit:g} s")
+
+    async def _wait_all(self, reached: Callable[[Child], bool], seconds: float, limit: str) -> Failure | None:
+        """Wait until every child has reached something, for so many seconds from the start of the engine, `limit` in words."""
         try:
-            async with asyncio.timeout(self._config.runtime.startup_timeout):
-                while (failure := self._first_failure()) is None and not self._all_ready():
+            async with asyncio.timeout(self._started + seconds - time.monotonic()):
+                while (failure := self._first_failure()) is None and not all(map(reached, self._children)):
                     await self._wait_for_news()
                 return failure
         except TimeoutError:
-            late = [child for child in self._children if child.ready is None]
-            limit = self._config.runtime.startup_timeout
-            names = ", ".join(child.actor for child in late)
-            pid = late[0].pid
-            return Failure(late[0].actor, pid, "TimeoutError", f"not ready after startup_timeout={limit:g} s: {names}")
+            # Who waits for others comes before them in the list, so the last one is to blame.
+            return [child for child in self._children if not reached(child)][-1].describe_lateness(limit)
 
     async def wait_failed(self) -> Failure:
         """Return the Failure of the first child that ends or fails."""
@@ -144,55 +108,50 @@ class Supervisor:
     def _first_failure(self) -> Failure | None:
         """Take what the children said, and look whether one failed or ended."""
         for child in self._children:
-            self._take_messages(child)
-            if child.failure is not None:
-                return child.failure
-            if child.process.exitcode is not None:
-                child.process.reap(timeout=1)
-                self._take_messages(child)  # it may have spoken just before its end
+            child.take_messages()
+            if child.failure is None and child.running:
+                continue
+            self._failed = True
+            if not child.running:
+                child.body.reap(timeout=1)
+                child.take_messages()  # it may have spoken just before its end
                 self.topology.mark_gone(child.boot)
-                return child.describe_death()
+            return child.describe_death()
         return None
 
     async def _wait_for_news(self) -> None:
         """Wait for a message of a child or the end of one."""
-        with _Sentinels(self._children) as sentinels:
-            await wait_any([*(child.receiver for child in self._children), sentinels])
-
-    def _take_messages(self, child: Child) -> None:
-        try:
-            while True:
-                message = child.receiver.receive_nowait()
-                if isinstance(message, ActorReady):
-                    child.ready = message
-                    child.ready_seconds = time.monotonic() - self._started
-                    logger.debug("%s is ready after %.2f s", child.actor, child.ready_seconds)
-                elif isinstance(message, Failure):
-                    child.failure = message
-                    logger.debug("%s\n%s", failure_text(message), message.traceback)
-                else:
-                    assert isinstance(message, Hello)
-        except WouldBlock:
-            pass
-        except MailboxError as error:
-            child.failure = Failure(child.actor, child.pid, type(error).__name__, str(error))
+        with Ends(self._children) as ends:
+            await wait_any([*(child.receiver for child in self._children), ends])
 
     async def _stop(self, grace: float) -> None:
-        """Ask every child to stop, wait `grace` seconds in all, kill the rest, release everything; also when cancelled."""
-        started = [child for child in self._children if child.process.pid is not None]
+        """Stop every child within `grace` seconds in all, kill the rest, release everything; also when cancelled."""
+        started = [child for child in self._children if child.started]
         try:
             if grace > 0:
-                for child in started:
-                    child.ask_to_stop()
-                for child in await self._wait_ended(started, grace):
-                    logger.warning("%s did not stop in %g s and is killed", child.actor, grace)
+                await self._stop_in_order(started, grace)
         finally:
-            for child in started:
-                if child.process.exitcode is None:
-                    child.process.kill()
-            for child in started:
-                child.process.reap(timeout=None)
-            self._release()
+            self.kill()
+            try:
+                for child in started:
+                    await child.body.wait()
+            finally:
+                self._release()
+
+    async def _stop_in_order(self, children: Sequence[Child], grace: float) -> None:
+        """Ask one kind after another to stop, each when those that use it have ended. Names whom it leaves running."""
+        deadline = time.monotonic() + grace
+        for turn in range(1 + max(_STOP_TURN.values())):
+            asked = [child for child in children if child.running and _STOP_TURN.get(child.boot.kind, 0) == turn]
+            for child in asked:
+                child.ask_to_stop()
+            if late := await self._wait_ended(asked, deadline - time.monotonic()):
+                for child in late:
+                    logger.warning("%s did not stop in %g s and is killed", child.actor, grace)
+                for child in children:
+                    if child.running and child not in late:
+                        logger.warning("%s is killed before its turn to stop", child.actor)
+                return
 
     def _release(self) -> None:
         """Close the mailboxes and forget the processes, which have ended or never begun."""
@@ -206,16 +165,16 @@ class Supervisor:
         running = list(children)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while running := [child for child in children if child.process.exitcode is None]:
-                    with _Sentinels(running) as sentinels:
-                        await wait_any([sentinels])
+                while running := [child for child in children if child.running]:
+                    with Ends(running) as ends:
+                        await wait_any([ends])
         return running
 
     def kill(self) -> None:
         """End every process at once; leaving the block still reaps them."""
         for child in self._children:
-            if child.process.pid is not None and child.process.exitcode is None:
-                child.process.kill()
+            if child.running:
+                child.body.kill()
 
     def ready_of(self, kind: str) -> ActorReady:
         """What the first child of a kind learned while it started. Only after `wait_ready`."""
@@ -232,38 +191,3 @@ class Supervisor:
 def _process_info(child: Child) -> ProcessInfo:
     phases = child.ready.seconds if child.ready is not None else {}
     return ProcessInfo(child.actor, child.boot.kind, child.pid, child.ready_seconds, phases)
-
-
-class _Sentinels:
-    """Ends of processes as something to wait for (Parkable). Watches the descriptors inside its `with` block only."""
-
-    def __init__(self, children: Sequence[Child]) -> None:
-        self._children = children
-        self._fds = [child.process.sentinel for child in children]
-        self._wake: Callable[[], None] | None = None
-
-    def __enter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        for fd in self._fds:
-            self._loop.add_reader(fd, self._ended)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for fd in self._fds:
-            self._loop.remove_reader(fd)
-
-    def _ended(self) -> None:
-        if self._wake is not None:
-            self._wake()
-
-    def arm(self, wake: Callable[[], None]) -> None:
-        """See Parkable."""
-        self._wake = wake
-
-    def ready(self) -> bool:
-        """Whether a process has ended."""
-        return any(child.process.exitcode is not None for child in self._children)
-
-    def disarm(self) -> None:
-        """See Parkable."""
-        self._wake = None

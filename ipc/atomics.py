@@ -12,7 +12,9 @@ order other processors see is another matter:
 CPython offers no fence. Taking and giving back a lock is one on x86-64 (a locked instruction). On aarch64 one such pair is
 not: accesses may move into the critical section from both ends. Two pairs in a row are, because a release followed by an
 acquire is ordered there (both are of the sequentially consistent kind): what comes before the first release stays before
-the second acquire. `publish` therefore fences on every machine that is not x86-64.
+the second acquire. `load` and `publish` therefore fence on every machine that is not x86-64.
+
+Every access whose order matters bears a mark, `order: NAME, side A` or `side B`; the two sides of a name explain each other.
 """
 
 import mmap
@@ -21,8 +23,8 @@ import threading
 
 Words = memoryview  # of format "Q"
 
-_TSO = platform.machine() in ("x86_64", "AMD64")
-_first, _second = threading.Lock(), threading.Lock()
+_lock = threading.Lock()
+_acquire, _release = _lock.acquire, _lock.release  # bound once: twice as fast as a `with`
 
 
 def words_of(memory: mmap.mmap, size: int) -> Words:
@@ -30,25 +32,37 @@ def words_of(memory: mmap.mmap, size: int) -> Words:
     return memoryview(memory)[:size].cast("Q")
 
 
-def load(words: Words, index: int) -> int:
-    """Read a word. Later reads are not seen to happen before it (load-acquire)."""
-    value: int = words[index]
-    if not _TSO:
+if platform.machine() in ("x86_64", "AMD64"):
+
+    def load(words: Words, index: int) -> int:
+        """Read a word. Later reads are not seen to happen before it (load-acquire)."""
+        return words[index]
+
+    def publish(words: Words, index: int, value: int) -> None:
+        """Write a word after everything written or read before it (store-release)."""
+        words[index] = value
+
+    def fence() -> None:
+        """Full fence: no access moves across it in either direction."""
+        _acquire()
+        _release()
+
+else:
+
+    def load(words: Words, index: int) -> int:
+        """Read a word. Later reads are not seen to happen before it (load-acquire)."""
+        value: int = words[index]
         fence()
-    return value
+        return value
 
-
-def publish(words: Words, index: int, value: int) -> None:
-    """Write a word after everything written or read before it (store-release)."""
-    if not _TSO:
+    def publish(words: Words, index: int, value: int) -> None:
+        """Write a word after everything written or read before it (store-release)."""
         fence()
-    words[index] = value
+        words[index] = value
 
-
-def fence() -> None:
-    """Full fence: no access moves across it in either direction."""
-    with _first:
-        pass
-    if not _TSO:
-        with _second:
-            pass
+    def fence() -> None:
+        """Full fence: no access moves across it in either direction."""
+        _acquire()
+        _release()
+        _acquire()
+        _release()

@@ -46,7 +46,11 @@ def create_board(name: str, capacity: int, kind: type[msgspec.Struct]) -> BoardH
     """Make a board on which nothing is posted yet, for encoded values of at most `capacity` bytes."""
     size = -(-(_LENGTH.size + capacity) // _LINE) * _LINE
     handle = BoardHandle(name, create_segment(name, _HEADER + 2 * size))
-    memory = map_segment(handle.memory)
+    try:
+        memory = map_segment(handle.memory)
+    except OSError:
+        handle.close()
+        raise
     words = words_of(memory, _HEADER)
     words[_W_CAPACITY], words[_W_FINGERPRINT] = size, fingerprint(kind)
     publish(words, _W_MAGIC, MAGIC)

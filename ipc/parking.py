@@ -1,42 +1,90 @@
 """Parking: how a task sleeps until one of several mailbox ends can go on, and never misses the wake-up."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .atomics import fence
+
+BACKSTOP_SECONDS = 5.0
 
 
 class Parkable(Protocol):
     """Something a task can wait for."""
 
     def arm(self, wake: Callable[[], None]) -> None:
-        """Make the other side call `wake`, through the event loop, from now on."""
+        """Make the other side call `wake`, through the event loop, from now on.
+
+        Raises RuntimeError while another task waits here: one of the two would never be woken.
+        """
 
     def ready(self) -> bool:
         """Whether there is nothing to wait for (any more)."""
 
-    def disarm(self) -> None:
-        """The task is awake."""
+    def disarm(self, waited: int) -> None:
+        """The task is awake, after so many nanoseconds; 0 when it had not to sleep."""
+
+    def count_lost_wakeup(self) -> None:
+        """It was ready, and nobody had called `wake`."""
 
 
 async def wait_any(ends: Sequence[Parkable]) -> None:
     """Return when at least one end may be ready; a spurious return is possible. Cancellation leaves nothing armed."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not future.done():
-            future.set_result(None)
-
+    sleeper = _Sleeper(ends)
+    armed: list[Parkable] = []
+    began = 0
     try:
         for end in ends:
-            end.arm(wake)
-        fence()  # the parked words before the positions: pairs with the fences in RingWriter and RingReader
+            end.arm(sleeper.wake)
+            armed.append(end)
+        fence()  # order: wake, side B: the parked words before the positions
         if not any(end.ready() for end in ends):
-            await future
+            began = time.monotonic_ns()
+            await sleeper.until_woken()
     finally:
-        for end in ends:
-            end.disarm()
+        waited = time.monotonic_ns() - began if began else 0
+        for end in armed:
+            end.disarm(waited)
+
+
+class _Sleeper:
+    """A task that sleeps, and the backstop timer that bounds what a lost wake-up would cost.
+
+    The timer believes in a lost wake-up only when it finds the same end ready twice in a row: after the first look the other
+    side may be just about to ring.
+    """
+
+    def __init__(self, ends: Sequence[Parkable]) -> None:
+        self._ends = ends
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+        self._suspects: list[Parkable] = []
+
+    def wake(self) -> None:
+        """End the sleep."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def until_woken(self) -> None:
+        """Until `wake`."""
+        self._timer = self._loop.call_later(BACKSTOP_SECONDS, self._look)
+        try:
+            await self._future
+        finally:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._future.done():  # in this turn of the loop, after the timer had run out
+            return
+        ready = [end for end in self._ends if end.ready()]
+        lost = [end for end in ready if end in self._suspects]
+        for end in lost:
+            end.count_lost_wakeup()
+        if lost:
+            self.wake()
+        self._suspects = ready
+        self._timer = self._loop.call_later(BACKSTOP_SECONDS, self._look)
 
 
 class Signal:
@@ -64,6 +112,9 @@ class Signal:
         """Whether it was set and not cleared."""
         return self._set
 
-    def disarm(self) -> None:
+    def disarm(self, waited: int) -> None:
         """See Parkable."""
         self._wake = None
+
+    def count_lost_wakeup(self) -> None:
+        """See Parkable."""

@@ -1,7 +1,7 @@
-"""A bounded byte ring with one writer and one or more readers, each of which gets every message.
+"""A bounded byte ring with one writer and one or more readers, each of which gets every message: its making and its sides.
 
-Nothing here waits: the ends answer at once, and mailboxes park on top of them. See layout.py for the bytes and atomics.py for
-why the order of accesses holds.
+Nothing here waits: the ends in ring_writer.py and ring_reader.py answer at once, and mailboxes park on top of them. See
+layout.py for the bytes and atomics.py for why the order of accesses holds.
 """
 
 import os
@@ -10,44 +10,33 @@ from functools import partial
 
 import msgspec
 
-from .atomics import fence, load, publish, words_of
+from .atomics import Words, fence, load, publish, words_of
 from .doorbell import create_doorbell, ring_doorbell
-from .errors import Broken, Closed, EndOfStream, MessageTooLarge, SchemaMismatch
+from .errors import Broken, Closed, SchemaMismatch
 from .layout import (
     ATTACHED,
     CLOSED,
-    DATA,
-    DISCARD,
-    FRAGMENT,
-    FREE,
     GONE,
-    LAST_FRAGMENT,
+    LOST,
     MAGIC,
-    PAD,
+    MESSAGES,
     PAGE,
-    RECORD,
     W_CAPACITY,
     W_FINGERPRINT,
-    W_HEAD,
     W_MAGIC,
     W_READERS,
     W_WRITER,
-    W_WRITER_EPOCH,
-    W_WRITER_PARKED,
+    WAIT_NS,
+    WAITS,
     data_offset,
-    record_size,
     w_reader,
-    w_reader_epoch,
-    w_reader_parked,
-    w_tail,
 )
 from .segment import create_segment, map_segment
 
 MAX_MESSAGE = 64 << 20  # bytes of one encoded message
-_SEQUENCE = 0xFFFF_FFFF
 
 
-class RingHandle(msgspec.Struct, frozen=True):
+class RingHandle(msgspec.Struct, frozen=True, tag="ring"):
     """Descriptors of a ring, and the name used in errors and logs. An end owns the handle it attaches with."""
 
     name: str
@@ -63,6 +52,19 @@ class RingHandle(msgspec.Struct, frozen=True):
         """The same ring under new descriptors of this process."""
         memory, space_bell, *data_bells = _open_all([partial(os.dup, fd) for fd in self.descriptors()])
         return RingHandle(self.name, memory, space_bell, data_bells)
+
+    def mark_gone(self, *, writer: bool, slot: int = 0) -> None:
+        """Record that a side's process was reaped, and wake the other side. Only the supervisor may call it."""
+        memory = map_segment(self.memory)
+        words = words_of(memory, data_offset(len(self.data_bells)))
+        state = W_WRITER if writer else w_reader(slot)
+        if words[state] == ATTACHED:
+            publish(words, state, GONE)
+            fence()  # the state before the parked words, which `ring_doorbell` need not look at: it rings anyway
+            for bell in self.data_bells if writer else [self.space_bell]:
+                ring_doorbell(bell)
+        words.release()
+        memory.close()
 
     def close(self) -> None:
         """Close the descriptors. Mappings stay."""
@@ -103,14 +105,19 @@ def create_ring(name: str, capacity: int, fingerprint: int, readers: int = 1) ->
     return handle
 
 
-class _End:
-    """What both ends have: the mapping, checked against the handle and the messages."""
+def ring_bytes(capacity: int, readers: int = 1) -> int:
+    """Bytes of memory that a ring takes once it has been filled."""
+    return data_offset(readers) + capacity
 
-    def __init__(self, handle: RingHandle, fingerprint: int) -> None:
+
+class RingEnd:
+    """What both ends have: the mapping, checked against the handle and the messages; a claimed side; its counters."""
+
+    def __init__(self, handle: RingHandle, fingerprint: int, *, counters: int, parked: int) -> None:
         self.name = handle.name
         self._memory = map_segment(handle.memory)
         offset = data_offset(len(handle.data_bells))
-        self._words = words_of(self._memory, offset)
+        self._words: Words = words_of(self._memory, offset)
         if load(self._words, W_MAGIC) != MAGIC:
             raise SchemaMismatch(f"mailbox {self.name}: the memory is not a ring of this version")
         if self._words[W_FINGERPRINT] != fingerprint:
@@ -121,227 +128,65 @@ class _End:
         self._mask = self.capacity - 1
         self._readers = len(handle.data_bells)
         self._data = memoryview(self._memory)[offset : offset + self.capacity]
+        self._counters = counters  # index of the first word
+        self._messages: int = self._words[counters + MESSAGES]
+        self._w_parked = parked
         self.closed = False
 
-    def _claim(self, state: int, epoch: int, epoch_word: int, side: str) -> None:
-        """Take a side of the ring, or refuse: two writers or two readers in one slot would corrupt it."""
-        if load(self._words, state) == ATTACHED:
+    def _claim(self, state: int, epoch: int, epoch_word: int, side: str) -> int:
+        """Take a side of the ring, or refuse: two writers or two readers in one slot would corrupt it.
+
+        Returns the state it was in.
+        """
+        before = load(self._words, state)
+        if before == ATTACHED:
             raise Broken(f"mailbox {self.name}: its {side} is attached already (epoch {self._words[epoch_word]})")
         self._words[epoch_word] = epoch
+        self.unpark()  # a predecessor may have died in its sleep
         publish(self._words, state, ATTACHED)
+        return before
 
-    def _detach(self, state: int, words_state: int = CLOSED) -> None:
-        publish(self._words, state, words_state)
+    def _detach(self, state: int) -> None:
+        publish(self._words, state, CLOSED)
         fence()
         self.closed = True
+
+    def park(self) -> None:
+        """Announce a wait. The caller fences, looks once more, then waits for its bell. Raises Closed."""
+        if self.closed:
+            raise Closed(f"mailbox {self.name}: its end was closed")
+        self._words[self._w_parked] = (self._words[self._w_parked] + 1) | 1  # order: wake, side B: a fence and a look follow
+
+    def unpark(self) -> None:
+        """The wait is over."""
+        if not self.closed:
+            self._words[self._w_parked] = (self._words[self._w_parked] + 1) & -2
+
+    def count_wait(self, nanoseconds: int) -> None:
+        """Add a wait to this side's counters."""
+        if not self.closed:
+            self._words[self._counters + WAITS] += 1
+            self._words[self._counters + WAIT_NS] += nanoseconds
+
+    def count_lost_wakeup(self) -> None:
+        """Add a wait that only the backstop timer ended."""
+        if not self.closed:
+            self._words[self._counters + LOST] += 1
+
+    @property
+    def position(self) -> int:
+        """Bytes that this side has published or released, headers included."""
+        raise NotImplementedError
+
+    def counters(self) -> tuple[int, int, int, int]:
+        """Messages, waits, nanoseconds waited and lost wake-ups of this side. Raises Closed after `close`."""
+        if self.closed:
+            raise Closed(f"mailbox {self.name}: this end was closed")
+        messages, waits, nanoseconds, lost = self._words[self._counters : self._counters + 4]
+        return messages, waits, nanoseconds, lost
 
     def unmap(self) -> None:
         """Give the mapping back. The end must be closed."""
         self._data.release()
         self._words.release()
         self._memory.close()
-
-
-class RingWriter(_End):
-    """The writing end. At most one is attached; a second one raises Broken."""
-
-    def __init__(self, handle: RingHandle, fingerprint: int, epoch: int = 1) -> None:
-        super().__init__(handle, fingerprint)
-        self._claim(W_WRITER, epoch, W_WRITER_EPOCH, "writer")
-        self._epoch = epoch
-        self._bells = handle.data_bells
-        self._head = load(self._words, W_HEAD)
-        self._limit = 0  # HEAD may grow up to here without looking at the readers again
-        self._sequence = 0
-        self.max_record = self.capacity // 2 - RECORD.size  # fits whatever the position, in an empty ring
-
-    def try_write(self, payload: bytes | memoryview, kind: int = DATA) -> bool:
-        """Publish one record, or return False when there is no room. Raises Broken when every reader is gone."""
-        if self.closed:
-            raise Closed(f"mailbox {self.name}: its writer was closed")
-        size = record_size(len(payload))
-        at = self._head & self._mask
-        rest = self.capacity - at
-        total = size if size <= rest else rest + size
-        if self._head + total > self._limit and not self._has_room(total):
-            return False
-        if size > rest:
-            self._put(at, rest - RECORD.size, PAD)
-            at = 0
-        self._put(at, len(payload), kind)
-        self._data[at + RECORD.size : at + RECORD.size + len(payload)] = payload
-        self._head += total
-        publish(self._words, W_HEAD, self._head)  # pairs with the load of HEAD in RingReader.peek
-        self._wake_readers()
-        return True
-
-    def has_room_for(self, length: int) -> bool:
-        """Whether a record with a payload of this many bytes could be written now."""
-        size = record_size(length)
-        rest = self.capacity - (self._head & self._mask)
-        return self._has_room(size if size <= rest else rest + size)
-
-    def _put(self, at: int, length: int, kind: int) -> None:
-        RECORD.pack_into(self._data, at, length, kind, 0, self._epoch & _SEQUENCE, self._sequence)
-        self._sequence = (self._sequence + 1) & _SEQUENCE
-
-    def _has_room(self, total: int) -> bool:
-        words = self._words
-        tails = [load(words, w_tail(s)) for s in range(self._readers) if load(words, w_reader(s)) != GONE]
-        if not tails:
-            raise Broken(f"mailbox {self.name}: no reader is left")
-        self._limit = min(tails) + self.capacity  # pairs with the publish of TAIL in RingReader.advance
-        return self._head + total <= self._limit
-
-    def _wake_readers(self) -> None:
-        fence()  # HEAD before the parked words: pairs with the fence of a parking reader
-        for slot, bell in enumerate(self._bells):
-            if self._words[w_reader_parked(slot)]:
-                ring_doorbell(bell)
-
-    def park(self) -> None:
-        """Announce that the writer waits for room. The caller fences, tries once more, then waits for its bell."""
-        if self.closed:
-            raise Closed(f"mailbox {self.name}: its writer was closed")
-        self._words[W_WRITER_PARKED] = 1
-
-    def unpark(self) -> None:
-        """The writer is awake."""
-        if not self.closed:
-            self._words[W_WRITER_PARKED] = 0
-
-    def check_length(self, length: int) -> None:
-        """Raise MessageTooLarge for a message nobody could receive."""
-        if length > MAX_MESSAGE:
-            raise MessageTooLarge(f"mailbox {self.name}: a message of {length} bytes; at most {MAX_MESSAGE} can cross")
-
-    def close(self) -> None:
-        """End the stream: readers get what was published, then EndOfStream."""
-        if not self.closed:
-            self._detach(W_WRITER)
-            for bell in self._bells:
-                ring_doorbell(bell)
-
-
-class RingReader(_End):
-    """The reading end in one slot. At most one is attached to a slot; a second one raises Broken."""
-
-    def __init__(self, handle: RingHandle, fingerprint: int, slot: int = 0, epoch: int = 1) -> None:
-        super().__init__(handle, fingerprint)
-        self._slot = slot
-        self._claim(w_reader(slot), epoch, w_reader_epoch(slot), f"reader {slot}")
-        self._bell = handle.space_bell
-        self._tail = load(self._words, w_tail(slot))
-        self._next = self._tail  # TAIL after the record that peek shows
-        self._epoch = -1  # of the writer; none seen yet
-        self._due = 0  # sequence number of the record at TAIL
-        self._parts: bytearray | None = None  # a fragmented message so far
-        self._joined = -1  # TAIL of the fragment added to it last
-
-    def peek(self) -> memoryview | bytearray | None:
-        """The next message, valid until `advance`; None when nothing is published.
-
-        Raises EndOfStream or Broken when nothing more will come, and Broken for a corrupt record.
-        """
-        if self.closed:
-            raise Closed(f"mailbox {self.name}: its reader was closed")
-        while True:
-            head = load(self._words, W_HEAD)  # pairs with the publish of HEAD in RingWriter.try_write
-            if self._tail == head:
-                if self._writer_may_write():
-                    return None
-                self._end()
-                continue
-            # No view of the memory may stay in this frame: it would live on in the traceback of an error raised here.
-            payload, kind = self._record(head)
-            if kind == DATA:
-                return self._data[payload]
-            if kind in (FRAGMENT, LAST_FRAGMENT):
-                if self._parts is None:
-                    self._parts = bytearray()
-                if self._joined != self._tail:
-                    self._parts += self._data[payload]
-                    self._joined = self._tail
-                if len(self._parts) > MAX_MESSAGE:
-                    raise Broken(f"mailbox {self.name}: a fragmented message passes {MAX_MESSAGE} bytes")
-                if kind == LAST_FRAGMENT:
-                    return self._parts
-            elif kind == DISCARD:
-                self._parts = None
-            self.advance()
-
-    def advance(self) -> None:
-        """Release what peek showed, so that the writer may use the room."""
-        if self._parts is not None and self._at_last_fragment():
-            self._parts = None
-        self._tail = self._next
-        self._due = (self._due + 1) & _SEQUENCE
-        publish(self._words, w_tail(self._slot), self._tail)  # pairs with the load of TAIL in RingWriter._has_room
-        fence()  # TAIL before the writer's parked word: pairs with the fence of a parking writer
-        if self._words[W_WRITER_PARKED]:
-            ring_doorbell(self._bell)
-
-    def _at_last_fragment(self) -> bool:
-        return bool(RECORD.unpack_from(self._data, self._tail & self._mask)[1] == LAST_FRAGMENT)
-
-    def _record(self, head: int) -> tuple[slice, int]:
-        """Check the record at TAIL; returns the place of its payload and its kind, and sets where the next one starts."""
-        at = self._tail & self._mask
-        length, kind, _, epoch, sequence = RECORD.unpack_from(self._data, at)
-        if epoch != self._epoch:  # a new writer numbers from 0; a new reader may meet an old writer at any number
-            self._due = sequence if self._epoch < 0 else 0
-            self._epoch, self._parts = epoch, None
-        room = min(self.capacity - at, head - self._tail)
-        if sequence != self._due or not DATA <= kind <= DISCARD or record_size(length) > room:
-            raise Broken(
-                f"mailbox {self.name}: corrupt record at {self._tail}: kind {kind}, {length} bytes, "
-                f"sequence {sequence} where {self._due} was due"
-            )
-        self._next = self._tail + record_size(length)
-        return slice(at + RECORD.size, at + RECORD.size + length), kind
-
-    def _writer_may_write(self) -> bool:
-        return load(self._words, W_WRITER) in (FREE, ATTACHED)
-
-    def _end(self) -> None:
-        """The writer has left: raise, unless it had published something just before."""
-        if self._tail != load(self._words, W_HEAD):
-            return
-        if load(self._words, W_WRITER) == GONE:
-            raise Broken(f"mailbox {self.name}: its writer died")
-        raise EndOfStream(f"mailbox {self.name}: its writer closed it")
-
-    def readable(self) -> bool:
-        """Whether peek would return a message or raise, rather than return None."""
-        return self._tail != load(self._words, W_HEAD) or not self._writer_may_write()
-
-    def park(self) -> None:
-        """Announce that the reader waits. The caller fences, looks once more, then waits for its bell."""
-        if self.closed:
-            raise Closed(f"mailbox {self.name}: its reader was closed")
-        self._words[w_reader_parked(self._slot)] = 1
-
-    def unpark(self) -> None:
-        """The reader is awake."""
-        if not self.closed:
-            self._words[w_reader_parked(self._slot)] = 0
-
-    def close(self) -> None:
-        """Leave: the writer no longer waits for this slot."""
-        if not self.closed:
-            self._detach(w_reader(self._slot), GONE)
-            ring_doorbell(self._bell)
-
-
-def mark_gone(handle: RingHandle, *, writer: bool, slot: int = 0) -> None:
-    """Record that a side's process was reaped, and wake the other side. Only the supervisor may call it."""
-    memory = map_segment(handle.memory)
-    words = words_of(memory, data_offset(len(handle.data_bells)))
-    state = W_WRITER if writer else w_reader(slot)
-    if words[state] == ATTACHED:
-        publish(words, state, GONE)
-        fence()
-        for bell in handle.data_bells if writer else [handle.space_bell]:
-            ring_doorbell(bell)
-    words.release()
-    memory.close()

@@ -48,18 +48,25 @@ def bytes_per_block(shape: LlamaShape, *, block_size: int, dtype: torch.dtype) -
 def max_blocks(config: EngineConfig, shape: LlamaShape, *, max_model_len: int, dtype: torch.dtype) -> int:
     """How many blocks the options or, without any, the free memory allow.
 
-    Memory alone never yields more than all rows at full length could fill. Raises ValueError when not one block fits.
+    Memory alone never yields more than all rows at full length could fill. Raises ValueError when not one block fits, or
+    when the options ask for more than is free.
     """
     cache = config.cache
     if cache.num_blocks_override is not None:
         return cache.num_blocks_override
     size = bytes_per_block(shape, block_size=cache.block_size, dtype=dtype)
+    free = available_memory()
     if cache.kv_cache_memory_bytes is not None:
         budget, source = cache.kv_cache_memory_bytes, "kv_cache_memory_bytes"
     else:
-        budget, source = min(_MAX_DEFAULT_BYTES, available_memory() // 4), "a quarter of the free memory"
+        budget, source = min(_MAX_DEFAULT_BYTES, free // 4), "a quarter of the free memory"
     if budget < size:
         raise ValueError(
             f"the KV cache may take {budget} bytes ({source}), but one block of {cache.block_size} tokens takes {size}"
         )
-    return min(budget // size, config.scheduler.max_num_seqs * -(-max_model_len // cache.block_size))
+    blocks = min(budget // size, config.scheduler.max_num_seqs * -(-max_model_len // cache.block_size))
+    if blocks * size > free:
+        raise ValueError(
+            f"the KV cache would take {blocks * size} bytes ({source}={budget}), but only {free} bytes of memory are free"
+        )
+    return blocks

@@ -34,7 +34,7 @@ def keep_freed_memory() -> None:
 
 
 def _machine_free(proc: Path) -> int:
-    fields = dict(line.split(":", 1) for line in _text(proc / "meminfo").splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 

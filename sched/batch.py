@@ -31,6 +31,7 @@ class Batch:
         if end == request.num_schedulable:
             self.sample.append(len(self.rows))
             self.sampled.append(request)
+            request.num_in_flight += 1
             if end < request.max_positions:
                 request.num_schedulable = end + 1
         request.num_computed = end
@@ -41,9 +42,13 @@ class Batch:
         self.blocks.append(blocks)
         self.budget -= count
 
-    def add_new(self, request: Request, count: int, blocks: list[int]) -> None:
-        """The same for a request that enters a row: its data crosses to the workers here, and only here."""
+    def add_new(self, request: Request, count: int) -> None:
+        """The same for a request that enters a row: all that is known of it crosses to the workers, its whole table too.
+
+        It starts where it left off when it gave up its last row, so none of its tokens may be in flight.
+        """
         tokens = [*request.prompt, *request.output]
+        blocks = list(request.block_table)
         self.new.append(NewRow(request.row, request.request_id, tokens, len(request.prompt), blocks, request.params))
         self.add(request, count, [])
 

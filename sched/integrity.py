@@ -27,27 +27,21 @@ def _expect_partition(what: str, size: int, free: Iterable[int], held: Iterable[
 def check_integrity(scheduler: Scheduler) -> None:
     """Raise IntegrityError, with the numbers, if blocks, reservations, rows, queues or counts do not add up."""
     _check_queues(scheduler)
-    running = scheduler.running.values()
+    requests = scheduler.requests.values()
     manager = scheduler.kv_cache_manager
     pool = manager.pool
     rows = scheduler.row_pool
-    _expect_partition("rows", rows.num_rows, rows.free_rows(), (request.row for request in running))
-    held = (block for request in running for block in request.block_table)
+    _expect_partition("rows", rows.num_rows, rows.free_rows(), (request.row for request in scheduler.running.values()))
+    held = (block for request in requests for block in request.block_table)
     _expect_partition("blocks", pool.num_blocks, pool.free_blocks(), held)
-    reserved = sum(request.num_reserved_blocks for request in running)
+    reserved = sum(request.num_reserved_blocks for request in requests)
     _expect(
         reserved == manager.num_reserved <= pool.num_blocks,
         f"requests reserve {reserved} blocks, the manager counts {manager.num_reserved} of {pool.num_blocks}",
     )
     samples = Counter(id(request) for batch in scheduler.in_flight for request in batch.sampled)
-    for request in running:
-        _check_running(request, samples[id(request)], manager.block_size)
-    for request in scheduler.waiting:
-        _expect(
-            not (request.block_table or request.num_slots or request.num_reserved_blocks or request.num_computed),
-            f"waiting request {request.request_id} holds blocks {request.block_table}, {request.num_slots} slots and "
-            f"{request.num_reserved_blocks} reserved blocks, with {request.num_computed} tokens computed",
-        )
+    for request in requests:
+        _check_counts(request, samples[id(request)], manager.block_size)
     _check_steps(scheduler)
 
 
@@ -55,7 +49,13 @@ def _check_queues(scheduler: Scheduler) -> None:
     """Each unfinished request is in one queue, under its number and with the queue's state."""
     for number, request in scheduler.running.items():
         _expect(number == request.request_id, f"request {request.request_id} runs as {number}")
-    queues = ((RequestState.RUNNING, scheduler.running.values()), (RequestState.WAITING, scheduler.waiting))
+    for number, request in scheduler.parked.items():
+        _expect(number == request.request_id, f"request {request.request_id} is parked as {number}")
+    queues = (
+        (RequestState.RUNNING, scheduler.running.values()),
+        (RequestState.WAITING, scheduler.waiting),
+        (RequestState.PARKED, scheduler.parked.values()),
+    )
     queued: Counter[int] = Counter()
     for state, queue in queues:
         for request in queue:
@@ -71,9 +71,13 @@ def _check_queues(scheduler: Scheduler) -> None:
     )
 
 
-def _check_running(request: Request, num_sampling: int, block_size: int) -> None:
-    """A running request's counts agree with its tokens, its blocks and the steps in flight."""
+def _check_counts(request: Request, num_sampling: int, block_size: int) -> None:
+    """A request's counts agree with its tokens, its blocks and the steps in flight."""
     name = f"request {request.request_id}"
+    _expect(
+        num_sampling == request.num_in_flight,
+        f"{name} counts {request.num_in_flight} tokens in flight, the steps {num_sampling}",
+    )
     known = len(request.prompt) + len(request.output)
     schedulable = min(known + num_sampling, request.max_positions)
     _expect(
@@ -91,6 +95,10 @@ def _check_running(request: Request, num_sampling: int, block_size: int) -> None
         blocks == wanted <= request.num_reserved_blocks and request.num_slots == blocks * block_size,
         f"{name} has {blocks} blocks of {block_size} and {request.num_slots} slots for {request.num_computed} computed "
         f"tokens, {request.num_reserved_blocks} blocks reserved",
+    )
+    _expect(
+        bool(request.num_reserved_blocks) == bool(request.num_computed),
+        f"{name} is {request.state} and reserves {request.num_reserved_blocks} blocks with {request.num_computed} computed",
     )
 
 

@@ -1,4 +1,4 @@
-"""KVCacheManager: each request's block table, and the promise that a running request always gets its next block."""
+"""KVCacheManager: each request's block table, and the promise that an admitted request always gets its next block."""
 
 from .block_pool import BlockPool
 from .request import Request
@@ -23,12 +23,16 @@ class KVCacheManager:
 
     def reserve(self, request: Request) -> bool:
         """Reserve the worst case of a request that holds nothing; False, changing nothing, if it does not fit now."""
-        needed = self.blocks_for(request.max_positions)
-        if self.num_reserved + needed > self.pool.num_blocks:
+        if self.missing(request) > 0:
             return False
+        needed = self.blocks_for(request.max_positions)
         self.num_reserved += needed
         request.num_reserved_blocks = needed
         return True
+
+    def missing(self, request: Request) -> int:
+        """How many reserved blocks others would have to give up before the request's worst case fits; at most 0: none."""
+        return self.num_reserved + self.blocks_for(request.max_positions) - self.pool.num_blocks
 
     def allocate(self, request: Request, num_positions: int) -> list[int]:
         """Extend the block table to cover positions below `num_positions`; returns the new ids, in that order."""

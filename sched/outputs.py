@@ -27,7 +27,8 @@ class Stats:
     """Numbers of a scheduler at one moment."""
 
     running: int
-    waiting: int
+    waiting: int  # for a row or, the parked ones, for their frontend
     num_blocks: int
     free_blocks: int  # not allocated; they may be promised to running requests
     steps: int  # whose results have been applied
+    parked: int

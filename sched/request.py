@@ -10,8 +10,9 @@ from .stop_rules import StopRules
 class RequestState(Enum):
     """Where a request is in its life."""
 
-    WAITING = "waiting"  # holds no row, no blocks, no reservation
-    RUNNING = "running"  # holds all three
+    WAITING = "waiting"  # for a row; holds blocks and their reservation only where it kept them when it lost its row
+    RUNNING = "running"  # holds a row, blocks and a reservation
+    PARKED = "parked"  # as waiting, but its turn does not come
     FINISHED = "finished"  # holds nothing; a step in flight may still name it
 
 
@@ -22,6 +23,7 @@ class Request:
         "block_table",
         "max_positions",
         "num_computed",
+        "num_in_flight",
         "num_reserved_blocks",
         "num_schedulable",
         "num_slots",
@@ -43,6 +45,7 @@ class Request:
     row: int  # set only while running
     num_computed: int  # positions whose KV is computed, or will be by a planned step
     num_schedulable: int  # positions whose token is known, or will be sampled by a planned step
+    num_in_flight: int  # tokens that planned steps sample and whose result is still to come
     max_positions: int  # positions whose KV can ever be needed
     block_table: list[int]  # block ids in order of position
     num_slots: int  # positions that the block table covers
@@ -56,6 +59,7 @@ class Request:
         self.stop_rules = StopRules(request, max_model_len)
         self.state = RequestState.WAITING
         self.num_computed = 0
+        self.num_in_flight = 0
         self.num_schedulable = len(request.prompt) + len(request.output)
         # The last token ends the request, so nothing is ever computed from it.
         self.max_positions = len(request.prompt) + self.stop_rules.max_output - 1

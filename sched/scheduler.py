@@ -21,7 +21,7 @@ from .rows import RowPool
 
 
 class Scheduler:
-    """Call add and abort at any time, schedule for the next plan, and update with each plan's result, in order.
+    """Call add, abort, park and unpark at any time, schedule for the next plan, and update with each plan's result, in order.
 
     The attributes are for check_integrity and for reading. A running request always gets what it needs and so always
     gets on: its blocks are reserved (see KVCacheManager), and so is a token of each step's budget (see _admit).
@@ -51,6 +51,7 @@ class Scheduler:
         self.requests: dict[int, Request] = {}  # all that are not finished
         self.running: dict[int, Request] = {}  # in order of admission
         self.waiting = WaitingQueue()
+        self.parked: dict[int, Request] = {}  # the one parked longest first
         self.in_flight: deque[Batch] = deque()
         self.next_step = 0
 
@@ -64,10 +65,11 @@ class Scheduler:
         pool = self.kv_cache_manager.pool
         return Stats(
             running=len(self.running),
-            waiting=len(self.waiting),
+            waiting=len(self.waiting) + len(self.parked),
             num_blocks=pool.num_blocks,
             free_blocks=pool.num_free,
             steps=self.next_step - len(self.in_flight),
+            parked=len(self.parked),
         )
 
     def add(self, request: AddRequest) -> TokenDelta | None:
@@ -111,12 +113,32 @@ class Scheduler:
         found = self.requests.get(request)
         if found is None:
             return False
-        if found.state is RequestState.WAITING:
-            self.waiting.remove(found)
-            del self.requests[request]
-            found.state = RequestState.FINISHED
-        else:
-            self._release(found)
+        self._release(found)
+        return True
+
+    def park(self, request: int) -> bool:
+        """Schedule a request no more until `unpark`. False if it is unknown or has finished already.
+
+        It gives up its row at once, but keeps its blocks until others need them. Safe while a step with the request is in
+        flight; its late tokens are delivered as ever.
+        """
+        found = self.requests.get(request)
+        if found is None:
+            return False
+        if found.state is not RequestState.PARKED:
+            self._leave(found)
+            found.state = RequestState.PARKED
+            self.parked[request] = found
+        return True
+
+    def unpark(self, request: int) -> bool:
+        """Let a parked request go on, before all that have had no turn yet. False if it is not parked."""
+        found = self.parked.get(request)
+        if found is None:
+            return False
+        self._leave(found)
+        found.state = RequestState.WAITING
+        self.waiting.push_returning(found)
         return True
 
     def schedule(self) -> StepPlan | None:
@@ -137,14 +159,15 @@ class Scheduler:
         batch = self._take_batch(result)
         deltas: list[TokenDelta] = []
         failures: list[RequestFailure] = []
-        running = RequestState.RUNNING
+        finished = RequestState.FINISHED
         for failure in result.failures:
             request = batch.requests[failure.index]
-            if request.state is running:
+            if request.state is not finished:
                 failures.append(RequestFailure(request.request_id, failure))
                 deltas.append(self._finish(request, [], "error"))
         for request, token in zip(batch.sampled, result.tokens, strict=True):
-            if request.state is not running:
+            request.num_in_flight -= 1
+            if request.state is finished:
                 continue  # failed, aborted, or ended by the result before this one
             output = request.output
             position = len(output)
@@ -177,36 +200,69 @@ class Scheduler:
         to compute never outnumber the budget, and at most one, the last admitted, has more than a token to catch up
         with at a later step: going through them in order serves every one at every step.
         """
-        manager = self.kv_cache_manager
         while batch.budget and self.waiting and len(self.running) < self.row_pool.num_rows:
             request = self.waiting.peek()
-            if not manager.reserve(request):
-                break  # later ones, though smaller, wait behind it, or it might wait for ever
-            self.waiting.remove(request)
+            # Later ones, though smaller, wait behind it, or it might wait for ever. A token in flight is short of a NewRow.
+            if request.num_in_flight or not self._reserve(request):
+                break
+            self._leave(request)
             self.running[request.request_id] = request
             request.state = RequestState.RUNNING
             request.row = self.row_pool.take()
-            count = min(request.num_schedulable, batch.budget)
-            batch.add_new(request, count, manager.allocate(request, count))
+            count = min(request.num_schedulable - request.num_computed, batch.budget)
+            self.kv_cache_manager.allocate(request, request.num_computed + count)
+            batch.add_new(request, count)
+
+    def _reserve(self, request: Request) -> bool:
+        """Reserve the worst case of a waiting request, if need be at the cost of others that hold blocks without a row.
+
+        False, and nobody has lost anything, if even that is not enough. What it kept from before counts, of course.
+        """
+        manager = self.kv_cache_manager
+        if request.num_reserved_blocks or manager.reserve(request):
+            return True
+        candidates = (*self.parked.values(), *self.waiting.last_returning_first())
+        victims = [victim for victim in candidates if victim.num_reserved_blocks]
+        if sum(victim.num_reserved_blocks for victim in victims) < manager.missing(request):
+            return False
+        while not manager.reserve(request):
+            self._take_blocks(victims.pop(0))
+        return True
+
+    def _take_blocks(self, request: Request) -> None:
+        """Let others have the blocks of a request without a row; it will compute its tokens again."""
+        self.kv_cache_manager.free(request)
+        request.num_computed = 0
+
+    def _leave(self, request: Request) -> None:
+        """Take a live request out of the place that its state names; a running one gives up its row, and keeps its blocks."""
+        match request.state:
+            case RequestState.WAITING:
+                self.waiting.remove(request)
+            case RequestState.PARKED:
+                del self.parked[request.request_id]
+            case RequestState.RUNNING:
+                del self.running[request.request_id]
+                self.row_pool.free(request.row)
 
     def _finish(self, request: Request, tokens: list[int], reason: FinishReason, stop_reason: int | None = None) -> TokenDelta:
-        """End a running request; returns its last delta."""
+        """End a request; returns its last delta."""
         position = len(request.output)
         request.output.extend(tokens)
         self._release(request)
         return TokenDelta(request.request_id, position, tokens, reason, stop_reason)
 
     def _release(self, request: Request) -> None:
-        """Free what a running request holds.
+        """Free what a request holds.
 
         Row and blocks may go to another request in the very next plan, even while a step in flight still writes to
         them: workers execute plans strictly in order, so that step's writes, KV and token alike, are done before
         the next owner's row is set up, and the next owner reads no position that it has not written itself.
         """
-        request.state = RequestState.FINISHED
+        self._leave(request)
         self.kv_cache_manager.free(request)
-        self.row_pool.free(request.row)
-        del self.running[request.request_id], self.requests[request.request_id]
+        request.state = RequestState.FINISHED
+        del self.requests[request.request_id]
 
     def _take_batch(self, result: StepResult) -> Batch:
         """Remove and return the oldest step in flight, having checked that the result is its."""

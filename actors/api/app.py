@@ -103,5 +103,6 @@ async def _admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     state = request.app[STATE]
     with state.gate.entered():
-        await state.engine.check_health()
+        if state.engine.errored:
+            await state.engine.check_health()  # raises; an engine that hangs may go on, so it gets its requests
         return await handler(request)

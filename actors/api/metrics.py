@@ -1,6 +1,5 @@
 """The server's numbers in Prometheus' text format. Names and meanings are vLLM's, with the prefix `ringpost:`."""
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from http import HTTPMethod
 from itertools import accumulate
@@ -8,13 +7,10 @@ from itertools import accumulate
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from ...ipc.messages.outputs import EngineDescription
-from ..errors import EngineError
 from ..frontend.engine_client import EngineClient
 from ..frontend.stats import REQUEST_SECONDS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # which every scraper reads
-DESCRIBE_SECONDS = 1.0  # a core busy for longer goes without its gauges this time
 _LABELS = ("model_name", "engine")
 
 
@@ -26,7 +22,6 @@ class Metrics:
         self._labels = (model_name, "0")
         self._requests: dict[tuple[str, str, str], int] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
-        self._description: EngineDescription | None = None
         self._registry = CollectorRegistry()  # a program may hold several servers, and metrics of its own
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -38,19 +33,9 @@ class Metrics:
         self._requests[key] = self._requests.get(key, 0) + 1
         self._durations.setdefault((method, handler), Histogram(REQUEST_SECONDS)).observe(seconds)
 
-    async def render(self) -> tuple[bytes, str]:
-        """Body and content type of a reply. The core's gauges are absent when it is gone or does not answer in time."""
-        self._description = await self._describe()
+    def render(self) -> tuple[bytes, str]:
+        """Body and content type of a reply. The core's gauges are absent while the engine does not run."""
         return generate_latest(self._registry), CONTENT_TYPE
-
-    async def _describe(self) -> EngineDescription | None:
-        if not self._engine.is_running:
-            return None
-        try:
-            async with asyncio.timeout(DESCRIBE_SECONDS):
-                return await self._engine.describe()
-        except (TimeoutError, EngineError):
-            return None
 
     def collect(self) -> Iterable[Metric]:
         """Everything but the process's own numbers, as of now; called by the registry."""
@@ -60,13 +45,13 @@ class Metrics:
         yield from self._http()
 
     def _gauges(self) -> Iterator[Metric]:
-        core = self._description
+        core = self._engine.load()
         if core is None:
             return
         for name, value, text in (
             ("num_requests_running", core.running, "Requests that take part in the engine's steps."),
-            ("num_requests_waiting", core.waiting, "Requests that wait for their first step."),
-            ("kv_cache_usage_perc", 1 - core.free_blocks / core.num_blocks, "Share of the KV cache's blocks in use, 0 to 1."),
+            ("num_requests_waiting", core.waiting, "Requests that wait for a row, or for their reader."),
+            ("kv_cache_usage_perc", core.used_blocks / core.num_blocks, "Share of the KV cache's blocks in use, 0 to 1."),
         ):
             gauge = GaugeMetricFamily(f"ringpost:{name}", text, labels=_LABELS)
             gauge.add_metric(self._labels, value)

@@ -28,7 +28,7 @@ async def show_model(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """200 while requests are taken; 503 with the reason otherwise."""
+    """200 while requests are taken and answered; 503 with the reason otherwise."""
     state = request.app[STATE]
     await state.engine.check_health()
     if not state.gate.is_open:
@@ -45,5 +45,5 @@ async def show_version(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """Counters in Prometheus' text format."""
-    body, content_type = await request.app[STATE].metrics.render()
+    body, content_type = request.app[STATE].metrics.render()
     return web.Response(body=body, headers={"Content-Type": content_type})

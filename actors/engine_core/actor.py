@@ -1,17 +1,17 @@
 """The engine core actor: takes everything that waits in its mailboxes, then makes one step; with nothing to do it parks."""
 
-import gc
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
+from ...ipc.attach import attach_sender
 from ...ipc.errors import EndOfStream, WouldBlock
-from ...ipc.mailbox import Receiver, Sender
+from ...ipc.lanes import LaneReceiver
 from ...ipc.messages.control import ActorReady, Drain, Reattach, Stop, ToActor
 from ...ipc.messages.failure import Failure
+from ...ipc.messages.load import LoadStats
 from ...ipc.messages.outputs import EngineDescription, OutputMessage, TokenDelta, UtilityReply
 from ...ipc.messages.requests import (
     FRONTEND_SHIFT,
@@ -27,14 +27,18 @@ from ...ipc.messages.requests import (
     Truncate,
 )
 from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
-from ...ipc.parking import Parkable, wait_any
+from ...ipc.parking import Parkable
+from ...ipc.waiting import Adaptive
 from ...sched.scheduler import Scheduler
 from ..base import Actor, handles
-from ..boot import Boot, Control, describe_failure
+from ..boot import Boot, Control, describe_failure, freeze_memory
+from ..debug import watch_handlers, watched
 from ..errors import ActorFailed, EngineGenerateError, failure_text
 from ..logs import logger
+from ..status import StatusBlock, message_name
 from .executor import Executor, MailboxExecutor
 from .output_port import OutputPort
+from .request_port import RequestPort
 
 
 class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
@@ -45,49 +49,83 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         actor: str,
         scheduler: Scheduler,
         executor: Executor,
-        requests: Sequence[Receiver[RequestMessage]],
+        requests: Sequence[RequestPort],
         outputs: Sequence[OutputPort],
-        control: Receiver[ToActor],
+        control: LaneReceiver[ToActor],
+        status: StatusBlock,
+        number: int = 0,
     ) -> None:
+        """`number` is its own among the cores. Posts how busy it is, now and after each step."""
         self._actor = actor
         self._scheduler = scheduler
         self._executor = executor
         self._requests = requests
         self._outputs = outputs
         self._control = control
+        self._status = status
+        self._number = number
+        self._finished = 0  # steps since the status was posted
         self._scheduled: dict[int, float] = {}  # when a request first entered a plan, until its first token goes out
         self._steps = 0
         self._draining = False
         self._stopping = False
+        self._waiting = Adaptive()
+        self._post_load()
 
     async def run(self) -> None:
         """Serve until Stop."""
         while not self._stopping:
             self._take_messages()
             planned = await self._plan_step()
-            for port in self._outputs:
-                port.flush(self._steps)
-            if not planned and not self._stopping:
-                await wait_any(self._ends())
+            if planned or self._status.now.message:
+                self._post_load()  # before the outputs: whoever has the last one of a request finds it gone
+            resumed = self._flush()
+            if not (planned or resumed or self._stopping):
+                await self._waiting.wait(self._ends())
+        self._status.state("stopping")
         await self._executor.stop()
 
+    def _flush(self) -> bool:
+        """Send what there is room for. Requests whose frontend does not keep up are parked; True when some can go on again."""
+        resumed = False
+        for port in self._outputs:
+            overfull, drained = port.flush(self._steps)
+            for request in overfull:
+                self._scheduler.park(request)
+            for request in drained:
+                resumed |= self._scheduler.unpark(request)
+        return resumed
+
+    def _post_load(self) -> None:
+        stats = self._scheduler.stats()
+        used = stats.num_blocks - stats.free_blocks
+        self._status.done(self._finished, LoadStats(self._number, stats.running, stats.waiting, used, stats.num_blocks))
+        self._finished = 0
+
     def _take_messages(self) -> None:
-        for message in self._executor.results():
-            self.dispatch(message)
-        supervised = self._drain(self._control)
-        self._requests = [receiver for receiver in self._requests if self._drain(receiver)]
-        if not supervised or not self._requests:  # nobody is left to serve
+        for result in self._executor.results():
+            self._take(result)
+        self._take_orders()
+        for port in self._requests:
+            for message in port.messages():
+                self._take(message)
+        self._requests = [port for port in self._requests if not port.ended]
+        if not self._requests:  # nobody is left to serve
             self._stopping = True
 
-    def _drain(self, receiver: Receiver[Any]) -> bool:
-        """Take everything that waits in a mailbox; False when its writer closed it and nothing more will come."""
+    def _take(self, message: object) -> None:
+        self._status.taking(message_name(message))
+        self.dispatch(message)
+
+    def _take_orders(self) -> None:
+        """Take what the supervisor said. A supervisor that closed the line has no more use for this core."""
         try:
             while True:
-                self.dispatch(receiver.receive_nowait())
+                self._take(self._control.receive_nowait())
         except WouldBlock:
-            return True
+            pass
         except EndOfStream:
-            return False
+            self._stopping = True
 
     async def _plan_step(self) -> bool:
         """Plan and send a step; False when there is nothing to compute or enough is in flight."""
@@ -96,12 +134,13 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
             return False
         now = time.monotonic()
         for row in plan.new:
-            self._scheduled.setdefault(row.request, now)
+            if len(row.tokens) == row.prompt_length:  # else it has been in a plan before
+                self._scheduled.setdefault(row.request, now)
         await self._executor.submit(plan)
         return True
 
     def _ends(self) -> list[Parkable]:
-        ends: list[Parkable] = [self._control, *self._requests, *self._executor.ends()]
+        ends: list[Parkable] = [self._control, *(port.end for port in self._requests), *self._executor.ends()]
         for port in self._outputs:
             ends += port.ends()
         return ends
@@ -112,22 +151,40 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     @handles(StepResult)
     def _on_step_result(self, result: StepResult) -> None:
         self._steps = result.step
+        self._finished += 1
         update = self._scheduler.update(result)
         for delta in update.deltas:
             if delta.finish_reason != "error":  # told by its Failure below
                 self._port(delta.request).put_deltas([self._stamp(delta)])
         for failed in update.failures:
-            failure = self._request_failed(failed.request, failed.failure.kind, failed.failure.message)
-            logger.error("%s\n%s", failure_text(failure), failed.failure.traceback)
-            self._port(failed.request).put(failure)
+            row = failed.failure
+            self._fail(Failure(self._actor, os.getpid(), row.kind, row.message, row.traceback, failed.request))
 
     def _stamp(self, delta: TokenDelta) -> TokenDelta:
         scheduled = self._scheduled.pop(delta.request, None)
         return delta if scheduled is None else msgspec.structs.replace(delta, scheduled=scheduled)
 
-    def _request_failed(self, request: int, kind: str, message: str) -> Failure:
-        self._scheduled.pop(request, None)
-        return Failure(self._actor, os.getpid(), kind, message, request=request)
+    def handler_failed(self, message: object, error: Exception) -> None:
+        """A failure about one request or call is told to whoever sent it, and the others go on; any other is the core's end."""
+        if isinstance(message, ResetPrefixCache | DescribeEngine):
+            failure = describe_failure(self._actor, error)
+            logger.error("%s\n%s", failure_text(failure), failure.traceback)
+            self._reply(UtilityReply(message.call, ok=False, message=failure_text(failure)))
+        elif isinstance(message, AddRequest | Abort | AppendInput | CloseInput | Truncate | Fork):
+            self._scheduler.abort(message.request)  # however far it had come
+            self._fail(describe_failure(self._actor, error, message.request))
+        else:
+            super().handler_failed(message, error)
+
+    def _fail(self, failure: Failure) -> None:
+        """A request has ended by a fault of ours."""
+        logger.error("%s\n%s", failure_text(failure), failure.traceback)
+        self._tell_failed(failure)
+
+    def _tell_failed(self, failure: Failure) -> None:
+        assert failure.request is not None
+        self._scheduled.pop(failure.request, None)
+        self._port(failure.request).put(failure)
 
     @handles(AddRequest)
     def _on_add(self, request: AddRequest) -> None:
@@ -136,8 +193,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
                 raise EngineGenerateError("the engine is shutting down and takes no new requests")
             ended = self._scheduler.add(request)
         except (ValueError, EngineGenerateError) as error:
-            failure = self._request_failed(request.request, type(error).__name__, str(error))
-            self._port(request.request).put(failure)
+            kind = type(error).__name__
+            self._tell_failed(Failure(self._actor, os.getpid(), kind, str(error), request=request.request))
         else:
             if ended is not None:  # what it was resumed with already was its whole answer
                 self._port(request.request).put_deltas([ended])
@@ -146,6 +203,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _on_abort(self, abort: Abort) -> None:
         self._scheduler.abort(abort.request)
         self._scheduled.pop(abort.request, None)
+        self._port(abort.request).forget(abort.request)
 
     @handles(AppendInput, CloseInput, Truncate, Fork)
     def _on_session(self, message: AppendInput | CloseInput | Truncate | Fork) -> None:
@@ -159,7 +217,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     @handles(DescribeEngine)
     def _on_describe(self, call: DescribeEngine) -> None:
         stats = self._scheduler.stats()
-        description = EngineDescription(stats.running, stats.waiting, stats.num_blocks, stats.free_blocks, stats.steps)
+        blocks = (stats.num_blocks, stats.free_blocks)
+        description = EngineDescription(stats.running, stats.waiting, *blocks, stats.steps, stats.parked)
         self._reply(UtilityReply(call.call, description=description))
 
     def _reply(self, reply: UtilityReply) -> None:
@@ -183,7 +242,9 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     @handles(Drain)
     def _on_drain(self, _: Drain) -> None:
-        self._draining = True
+        if not self._draining:
+            self._draining = True
+            self._status.state("draining")
 
     @handles(Reattach)
     def _on_reattach(self, message: Reattach) -> None:
@@ -195,15 +256,19 @@ async def main(boot: Boot, control: Control) -> None:
     started = time.monotonic()
     config = boot.config
     assert boot.plans is not None
-    executor = MailboxExecutor(boot.plans, boot.results)
-    requests = [Receiver[RequestMessage](handle, RequestMessage) for handle in boot.requests]
-    outputs = [OutputPort(Sender[OutputMessage](handle, OutputMessage)) for handle in boot.outputs]
+    debug = config.runtime.debug_actors
+    executor = MailboxExecutor(boot.plans, boot.results, debug=debug)
+    requests = [RequestPort(LaneReceiver(lanes, RequestMessage, boot.epoch), boot.epoch) for lanes in boot.requests]
+    senders = [attach_sender(handle, OutputMessage, checked=debug) for handle in boot.outputs]
+    outputs = [OutputPort(watched(sender, on=debug)) for sender in senders]
     num_blocks = await executor.start()
     max_model_len = config.checkpoint.max_model_len
     scheduler = Scheduler(config.scheduler, config.cache, num_blocks=num_blocks, max_model_len=max_model_len)
-    core = EngineCore(boot.actor, scheduler, executor, requests, outputs, control.receiver)
-    gc.collect()
-    gc.freeze()  # what start-up made lives for good; later collections need not look at it
+    core = EngineCore(boot.actor, scheduler, executor, requests, outputs, control.receiver, control.status, boot.core)
+    if debug:
+        watch_handlers(core, boot.actor)
+    freeze_memory(config.runtime)
     waited = time.monotonic() - started
+    control.status.state("ready")
     control.sender.send_nowait(ActorReady(boot.actor, num_blocks, {"wait for workers": waited}))
     await core.run()

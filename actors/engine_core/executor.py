@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
+from ...ipc.attach import MailboxHandle, attach_receiver, attach_sender
 from ...ipc.errors import WouldBlock
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.plans import InitCache, PlanMessage, StepPlan, StopWorker
 from ...ipc.messages.results import CallResult, ResultMessage, WorkerReady
 from ...ipc.parking import Parkable
-from ...ipc.ring import RingHandle
+from ..debug import watched
 from ..errors import ActorFailed, EngineError
 
 T = TypeVar("T", bound=ResultMessage)
@@ -40,9 +41,10 @@ class Executor(Protocol):
 class MailboxExecutor:
     """Workers in processes of their own: one broadcast ring to all, one ring back from each."""
 
-    def __init__(self, plans: RingHandle, results: Sequence[RingHandle]) -> None:
-        self._plans: Sender[PlanMessage] = Sender(plans, PlanMessage)
-        self._results: list[Receiver[ResultMessage]] = [Receiver(handle, ResultMessage) for handle in results]
+    def __init__(self, plans: MailboxHandle, results: Sequence[MailboxHandle], *, debug: bool = False) -> None:
+        """Attach to the workers' mailboxes. `debug` warns when the one of plans is full."""
+        self._plans: Sender[PlanMessage] = watched(attach_sender(plans, PlanMessage, checked=debug), on=debug)
+        self._results: list[Receiver[ResultMessage]] = [attach_receiver(handle, ResultMessage) for handle in results]
 
     async def start(self) -> int:
         """See Executor."""

@@ -9,15 +9,20 @@ from typing import Any, Self
 from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.failure import Failure
+from ...ipc.messages.load import LoadStats
 from ...ipc.messages.outputs import EngineDescription, FinishReason, OutputMessage, StepOutputs, UtilityReply
 from ...ipc.messages.requests import DescribeEngine
 from ...ipc.messages.sampling import SamplingParams
+from ..asking import unwatched
 from ..base import Actor, TaskHost, handles, run_abandonable
 from ..boot import describe_failure, first_cause
 from ..config import check_config, engine_config, resolve_config
-from ..errors import EngineDeadError, EngineGenerateError, EngineStartError, failure_text
+from ..debug import AskWatch, watch_handlers
+from ..errors import EngineDeadError, EngineGenerateError, EngineHungError, EngineStartError, failure_text
 from ..logs import logger
+from ..status import message_name, own_status
 from ..supervisor import ProcessInfo, Supervisor
+from ..watch import EngineWatch
 from .collector import RequestOutputCollector
 from .core_client import CoreClient
 from .input_processor import InputProcessor, Prompt, TokensPrompt
@@ -86,11 +91,15 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             config = await run_abandonable(resolve_config, self.config)
             async with Supervisor(config) as supervisor:
                 self._supervisor = supervisor
-                self._renderer = await asyncio.to_thread(Renderer, config.checkpoint)  # while the processes start
-                failure = await supervisor.wait_ready()
-                if failure is not None:
-                    raise EngineStartError(failure_text(failure))
-                await self._serve(config, supervisor)
+                with (
+                    own_status(supervisor.topology.statuses[0], "frontend0", "frontend") as self._status,
+                    EngineWatch(supervisor.topology.boots(), config.runtime.hang_timeout) as self._watch,
+                ):
+                    self._renderer = await asyncio.to_thread(Renderer, config.checkpoint)  # while the processes start
+                    failure = await supervisor.wait_ready()
+                    if failure is not None:
+                        raise EngineStartError(failure_text(failure))
+                    await self._serve(config, supervisor)
                 self._stopping = True
         except (ValueError, EngineStartError) as error:
             self._end(error)
@@ -112,10 +121,16 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         num_blocks = supervisor.ready_of("engine_core").num_blocks
         self.config = config
         topology = supervisor.topology
-        self._client = CoreClient(topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate())
+        debug = config.runtime.debug_actors
+        watch = AskWatch("frontend0", self._status.asking, self._watch.asks_of) if debug else unwatched
+        if debug:
+            watch_handlers(self, "frontend0")
+        requests, outputs = topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate()
+        self._client = CoreClient(requests, outputs, watch=watch, debug=debug)
         self._inputs = InputProcessor(config, self._renderer, num_blocks)
         self._running = True
         self._settled.set()
+        self._status.state("ready")
         error = EngineDeadError(SHUT_DOWN)
         try:
             failure = await self._wait_failed(supervisor)
@@ -124,7 +139,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         finally:
             self._end(error)
             self._outputs.fail_all(error)
-            self._client.fail_calls(error)
+            self._client.fail(error)
             self._client.close()
 
     async def _wait_failed(self, supervisor: Supervisor) -> Failure:
@@ -132,7 +147,9 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         failure: Failure | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self._receive()), tasks.create_task(self._client.flush_aborts())]
+                running = [
+                    tasks.create_task(body) for body in (self._receive(), self._client.flush_aborts(), self._watch.run())
+                ]
                 failure = await supervisor.wait_failed()
                 for task in running:
                     task.cancel()
@@ -143,7 +160,10 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
 
     async def _receive(self) -> None:
         while True:
-            self.dispatch(await self._client.receive())
+            message = await self._client.receive()
+            self._status.taking(message_name(message))
+            self.dispatch(message)
+            self._status.done()
 
     @handles(StepOutputs)
     def _on_step_outputs(self, message: StepOutputs) -> None:
@@ -188,7 +208,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         try:
             message = await self._inputs.process(request, collector.request_id, content, params)
             if self._outputs.tokenized(request, message.prompt):
-                await self._client.send(message)
+                await self._client.tell(message)
         except BaseException as error:
             self._abandon(request, "error" if isinstance(error, Exception) else "abort")
             raise
@@ -246,17 +266,30 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
                 self._client.abort(request)
 
     async def describe(self) -> EngineDescription:
-        """Numbers of the core right now: requests running and waiting, blocks in all and free. EngineDeadError when dead."""
+        """Numbers of the core right now: requests running and waiting, blocks in all and free.
+
+        Raises EngineDeadError when the engine is dead, NoAnswerError when the core does not answer within `hang_timeout`.
+        """
         await self.start()
         number = self._client.next_number()
-        reply = await self._client.call(DescribeEngine(number), number)
+        reply = await self._client.ask(DescribeEngine(number), number, self.config.runtime.hang_timeout)
         assert reply.description is not None
         return reply.description
 
+    def load(self) -> LoadStats | None:
+        """How busy the core was after its last step, also when it hangs. None while the engine does not run."""
+        return self._watch.load() if self._running else None
+
     async def check_health(self) -> None:
-        """Raise EngineDeadError, with the reason, when the engine has died or was shut down."""
+        """Raise EngineDeadError, with the reason, when the engine has died or was shut down.
+
+        Raise EngineHungError when one of its processes has held a message for longer than `hang_timeout`; it may yet go on,
+        and requests are still taken.
+        """
         if self._error is not None:
             raise EngineDeadError(str(self._error))
+        if self._running and self._watch.hung is not None:
+            raise EngineHungError(self._watch.hung)
 
     async def wait_ended(self) -> None:
         """Return when the engine can serve no more, for whatever reason; `check_health` raises it."""

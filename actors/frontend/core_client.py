@@ -3,25 +3,39 @@
 import asyncio
 from collections import deque
 
+from ...ipc.attach import MailboxHandle, attach_receiver
 from ...ipc.errors import Broken, Closed, WouldBlock
+from ...ipc.lanes import Lanes, LaneSender
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.outputs import OutputMessage, UtilityReply
 from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, RequestMessage
 from ...ipc.parking import Signal, wait_any
-from ...ipc.ring import RingHandle
-from ..errors import EngineDeadError, EngineGenerateError
+from ..asking import Asks, Watch, unwatched
+from ..debug import watched
+from ..errors import EngineDeadError, copy_of
 
 
 class CoreClient:
     """Numbers requests and calls, and sends in order. Used from one event loop."""
 
-    def __init__(self, requests: RingHandle, outputs: RingHandle, frontend: int = 0) -> None:
-        self._sender: Sender[RequestMessage] = Sender(requests, RequestMessage)
-        self._receiver: Receiver[OutputMessage] = Receiver(outputs, OutputMessage)
+    def __init__(
+        self,
+        requests: Lanes,
+        outputs: MailboxHandle,
+        frontend: int = 0,
+        *,
+        core: str = "core0",
+        watch: Watch = unwatched,
+        debug: bool = False,
+    ) -> None:
+        """Attach to both mailboxes. `core` is the actor's name, `watch` learns of calls, `debug` warns of a full mailbox."""
+        self._lanes: LaneSender[RequestMessage] = LaneSender(requests, RequestMessage, checked=debug)
+        self._sender: Sender[RequestMessage] = watched(self._lanes.ordered, on=debug)
+        self._receiver: Receiver[OutputMessage] = attach_receiver(outputs, OutputMessage)
         self._last = frontend << FRONTEND_SHIFT
         self._aborts: deque[Abort] = deque()  # found no room; `flush_aborts` sends them in order
         self._aborts_wait = Signal()
-        self._replies: dict[int, asyncio.Future[UtilityReply]] = {}
+        self._asks: Asks[UtilityReply] = Asks(core, watch)
         self._error: Exception = EngineDeadError("the engine was shut down")  # of whoever sends after `close`
         self._closed = asyncio.Event()
 
@@ -30,20 +44,24 @@ class CoreClient:
         self._last += 1
         return self._last
 
-    async def send(self, message: RequestMessage) -> None:
+    async def tell(self, message: RequestMessage) -> None:
         """Send, waiting for room: a core that is busy holds its frontends back.
 
-        When the core is gone, raises the error of `fail_calls`, once that is known.
+        When the core is gone, raises the error of `fail`, once that is known.
         """
         try:
             await self._sender.send(message)
         except (Closed, Broken):
             await self._closed.wait()
-            raise type(self._error)(*self._error.args) from None  # one each: raising an exception writes to it
+            raise copy_of(self._error) from None
 
     def abort(self, request: int) -> None:
-        """Have the core drop a request. Never waits: without room it is sent by `flush_aborts`."""
+        """Have the core drop a request. Never waits: without room it is sent by `flush_aborts`.
+
+        A copy goes ahead in the urgent lane, where there is room, so that it takes effect before what waits in the other.
+        """
         try:
+            self._lanes.send_urgent(Abort(request))
             if self._aborts:
                 raise WouldBlock("earlier ones wait")
             self._sender.send_nowait(Abort(request))
@@ -66,36 +84,24 @@ class CoreClient:
         """The next message of the core."""
         return await self._receiver.receive()
 
-    async def call(self, message: RequestMessage, number: int) -> UtilityReply:
-        """Send a utility call and wait for its answer. Raises EngineGenerateError when the core refuses it."""
-        future: asyncio.Future[UtilityReply] = asyncio.get_running_loop().create_future()
-        self._replies[number] = future
-        try:
-            await self.send(message)
-            reply = await future
-        finally:
-            del self._replies[number]
-            if future.done() and not future.cancelled():
-                future.exception()  # seen, also where `send` failed first
-        if not reply.ok:
-            raise EngineGenerateError(reply.message)
-        return reply
+    async def ask(self, message: RequestMessage, number: int, deadline_seconds: float) -> UtilityReply:
+        """Send the utility call with this number and wait for its answer.
+
+        Raises NoAnswerError after `deadline_seconds`, EngineGenerateError when the core refuses it, the error of `fail`.
+        """
+        return await self._asks.ask(self.tell, message, number, deadline_seconds)
 
     def answer(self, reply: UtilityReply) -> None:
         """Hand a reply to the call that waits for it, if it still does."""
-        future = self._replies.get(reply.call)
-        if future is not None and not future.done():
-            future.set_result(reply)
+        self._asks.answer(reply.call, reply)
 
-    def fail_calls(self, error: Exception) -> None:
-        """End every call that waits by an error, which is also that of whoever sends after `close`."""
+    def fail(self, error: Exception) -> None:
+        """The core is gone: end every call that waits by this error, which is also that of whoever tells after `close`."""
         self._error = error
-        for future in self._replies.values():
-            if not future.done():
-                future.set_exception(type(error)(*error.args))
+        self._asks.fail(error)
 
     def close(self) -> None:
         """Release the mailboxes."""
-        self._sender.close()
+        self._lanes.close()
         self._receiver.close()
         self._closed.set()

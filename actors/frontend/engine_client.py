@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Protocol
 
 from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.load import LoadStats
 from ...ipc.messages.outputs import EngineDescription
 from ...ipc.messages.sampling import SamplingParams
 from .collector import RequestOutputCollector
@@ -63,5 +64,8 @@ class EngineClient(Protocol):
     async def describe(self) -> EngineDescription:
         """Numbers of the core right now. EngineError when it cannot tell."""
 
+    def load(self) -> LoadStats | None:
+        """How busy the core was after its last step; never waits. None while the engine does not run."""
+
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine cannot serve."""
+        """Raise EngineDeadError when the engine cannot serve, EngineHungError when a part of it gets on with nothing."""

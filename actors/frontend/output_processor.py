@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ...ipc.messages.outputs import FinishReason, TokenDelta
 from ...ipc.messages.sampling import SamplingParams
-from ..errors import EngineGenerateError
+from ..errors import EngineGenerateError, copy_of
 from ..logs import logger
 from .collector import RequestOutputCollector
 from .detokenizer import Detokenizer
@@ -150,7 +150,7 @@ class OutputProcessor:
     def fail_all(self, error: Exception) -> None:
         """End every live request by an error."""
         for request in self.live():
-            self.fail(request, type(error)(*error.args))  # one each: raising an exception writes to it
+            self.fail(request, copy_of(error))
 
 
 def _output(state: _RequestState, delta: TokenDelta, text: str) -> RequestOutput:

@@ -9,7 +9,14 @@ _started = time.monotonic()
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-from ..boot import run_actor  # noqa: E402
-from .actor import main_since  # noqa: E402
+from ..boot import Boot, Control, run_actor  # noqa: E402
 
-run_actor(main_since(_started))
+
+async def _main(boot: Boot, control: Control) -> None:
+    """The worker's body. Loading torch takes seconds: first our Hello goes out and the supervisor's end is watched."""
+    from .actor import main  # noqa: PLC0415
+
+    await main(boot, control)
+
+
+run_actor(_main, _started)

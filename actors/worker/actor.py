@@ -1,19 +1,23 @@
 """The worker actor: runs plans in the order they come and answers from the output rank."""
 
-import gc
+import math
 import time
 from contextlib import suppress
 
+from ...ipc.attach import attach_receiver, attach_sender
 from ...ipc.errors import EndOfStream, MailboxError, WouldBlock
+from ...ipc.lanes import LaneReceiver
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.control import ActorReady, Drain, Reattach, Stop, ToActor
 from ...ipc.messages.plans import DescribeWorker, InitCache, PlanMessage, Reset, SampleMask, StepPlan, StopWorker
 from ...ipc.messages.results import CallResult, ResultMessage, WorkerReady
-from ...ipc.parking import wait_any
+from ...ipc.waiting import Adaptive
 from ...model_runner.runner import ModelRunner
 from ..base import Actor, handles
-from ..boot import Boot, Control, Main, describe_failure
+from ..boot import Boot, Control, describe_failure, freeze_memory
+from ..debug import watch_handlers, watched
 from ..logs import logger
+from ..status import StatusBlock, message_name
 from .progress import LoadingBar
 
 OUTPUT_RANK = 0  # the one rank that answers a step
@@ -28,22 +32,27 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         rank: int,
         plans: Receiver[PlanMessage],
         results: Sender[ResultMessage],
-        control: Receiver[ToActor],
+        control: LaneReceiver[ToActor],
+        status: StatusBlock,
     ) -> None:
         self._runner = runner
         self._rank = rank
         self._plans = plans
         self._results = results
         self._control = control
+        self._status = status
+        self._waiting = Adaptive()
+        self._answers: list[ResultMessage] = []  # to the message in hand
         self._stopping = False
 
     async def run(self) -> None:
         """Serve until told to stop."""
         while not self._stopping:
-            if not self._take_message(self._control) and not self._take_message(self._plans):
-                await wait_any([self._plans, self._control])
+            if not await self._take_message(self._control) and not await self._take_message(self._plans):
+                await self._waiting.wait([self._plans, self._control])
+        self._status.state("stopping")
 
-    def _take_message(self, receiver: Receiver[PlanMessage] | Receiver[ToActor]) -> bool:
+    async def _take_message(self, receiver: Receiver[PlanMessage] | LaneReceiver[ToActor]) -> bool:
         try:
             message = receiver.receive_nowait()
         except WouldBlock:
@@ -51,16 +60,20 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         except EndOfStream:
             self._stopping = True
             return True
+        self._status.taking(message_name(message))
         self.dispatch(message)
+        while self._answers:
+            await self._results.send(self._answers.pop(0))
+        self._status.done(steps=int(isinstance(message, StepPlan)))
         return True
 
-    @handles(StepPlan)
+    @handles(StepPlan, slow_after=math.inf)
     def _on_step(self, plan: StepPlan) -> None:
         result = self._runner.execute(plan)
         if self._rank == OUTPUT_RANK:
-            self._results.send_nowait(result)
+            self._answers.append(result)
 
-    @handles(InitCache)
+    @handles(InitCache, slow_after=math.inf)
     def _on_init_cache(self, message: InitCache) -> None:
         self._runner.init_cache(message.num_blocks)
         numbers = self._runner.describe()
@@ -72,11 +85,11 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
             numbers.dtype,
             numbers.num_threads,
         )
-        self._results.send_nowait(CallResult(0, self._rank))
+        self._answers.append(CallResult(0, self._rank))
 
     @handles(DescribeWorker)
     def _on_describe(self, message: DescribeWorker) -> None:
-        self._results.send_nowait(CallResult(message.call, self._rank, self._runner.describe()))
+        self._answers.append(CallResult(message.call, self._rank, self._runner.describe()))
 
     @handles(Reset)
     def _on_reset(self, _: Reset) -> None:
@@ -95,31 +108,30 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         """A worker holds no request of its own, and its mailboxes stay the same whoever is at the other end."""
 
 
-def main_since(started: float) -> Main:
-    """Body of the worker process, which began to import at `started` (CLOCK_MONOTONIC)."""
-
-    async def main(boot: Boot, control: Control) -> None:
-        imported = time.monotonic()
-        rank, plans_ring = boot.rank, boot.plans
-        assert rank is not None
-        assert plans_ring is not None
-        plans = Receiver[PlanMessage](plans_ring, PlanMessage, slot=rank)
-        results = Sender[ResultMessage](boot.results[0], ResultMessage)
-        try:
-            with LoadingBar(boot.terminal) as bar:
-                runner = ModelRunner(config=boot.config, rank=rank, on_progress=bar)
-            num_blocks = runner.max_blocks()
-            loaded = time.monotonic()
-            worker = Worker(runner, rank, plans, results, control.receiver)
-            results.send_nowait(WorkerReady(rank, num_blocks))
-            gc.collect()
-            gc.freeze()
-            phases = {"import": imported - started, "load": loaded - imported}
-            control.sender.send_nowait(ActorReady(boot.actor, num_blocks, seconds=phases))
-            await worker.run()
-        except Exception as error:
-            with suppress(MailboxError):  # the supervisor is told as well, in any case
-                results.send_nowait(describe_failure(boot.actor, error))
-            raise
-
-    return main
+async def main(boot: Boot, control: Control) -> None:
+    """Body of the worker process."""
+    imported = time.monotonic()
+    rank, plans_ring = boot.rank, boot.plans
+    assert rank is not None
+    assert plans_ring is not None
+    plans = attach_receiver(plans_ring, PlanMessage, slot=rank)
+    debug = boot.config.runtime.debug_actors
+    results = watched(attach_sender(boot.results[0], ResultMessage, checked=debug), on=debug)
+    try:
+        with LoadingBar(boot.terminal) as bar:
+            runner = ModelRunner(config=boot.config, rank=rank, on_progress=bar)
+        num_blocks = runner.max_blocks()
+        loaded = time.monotonic()
+        worker = Worker(runner, rank, plans, results, control.receiver, control.status)
+        if debug:
+            watch_handlers(worker, boot.actor)
+        results.send_nowait(WorkerReady(rank, num_blocks))
+        freeze_memory(boot.config.runtime)
+        phases = {"import": imported - control.began, "load": loaded - imported}
+        control.status.state("ready")
+        control.sender.send_nowait(ActorReady(boot.actor, num_blocks, seconds=phases))
+        await worker.run()
+    except Exception as error:
+        with suppress(MailboxError):  # the supervisor is told as well, in any case
+            results.send_nowait(describe_failure(boot.actor, error))
+        raise

@@ -24,7 +24,8 @@ class LoadingBar:
 
     def __enter__(self) -> Self:
         # A worker is in a background process group, which a terminal may stop for writing.
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        if self._terminal is not None:
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:

@@ -12,6 +12,7 @@ from msgspec import Meta
 from .sampling import MAX_SEED
 
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
+MIN_MAILBOX, MAX_MAILBOX = 1 << 16, 1 << 30
 
 
 class SubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,10 +88,30 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
             description="seconds that requests may take to finish when the server stops, and then a process to end",
         ),
     ] = 5.0
+    hang_timeout: Annotated[
+        float, Meta(gt=0, le=1e6, description="seconds a process may take for a message before /health says that it hangs")
+    ] = 300.0
+    mailbox_bytes: Annotated[
+        int,
+        Meta(ge=MIN_MAILBOX, le=MAX_MAILBOX, description="bytes of a mailbox that carries requests or steps; a power of two"),
+    ] = 1 << 20
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
         "warning"
     )
     log_format: Annotated[Literal["text", "json"], Meta(description="form of a log line")] = "text"
+    debug_actors: Annotated[
+        bool, Meta(description="warn about handlers over 100 ms, full mailboxes, and actors that ask in a circle")
+    ] = False
+    single_process: Annotated[
+        bool, Meta(description="run the engine's actors as tasks of this process: for tests and debugging")
+    ] = False
+
+    def __post_init__(self) -> None:
+        size = self.mailbox_bytes
+        if isinstance(size, int) and size & (size - 1):  # other types are refused where configs are checked
+            raise ValueError(
+                f"mailbox_bytes must be a power of two of at least {MIN_MAILBOX}, at most {MAX_MAILBOX}, got {size}"
+            )
 
 
 class ApiConfig(SubConfig, frozen=True, kw_only=True):

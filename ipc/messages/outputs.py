@@ -42,10 +42,11 @@ class EngineDescription(Record, frozen=True):
     """Numbers of a core at one moment."""
 
     running: int
-    waiting: int
+    waiting: int  # the parked ones too
     num_blocks: int
     free_blocks: int
     steps: int
+    parked: int = 0  # requests whose frontend does not read their tokens
 
 
 class UtilityReply(Message, frozen=True):

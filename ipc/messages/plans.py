@@ -6,6 +6,7 @@ the ones it sampled, so a step can be planned before the result of the one befor
 """
 
 from .base import Message, Record
+from .payload import Payload
 from .sampling import SamplingParams
 
 
@@ -58,7 +59,7 @@ class SampleMask(Message, frozen=True):
 
     step: int
     rows: list[int]
-    masks: list[bytes]
+    masks: Payload  # of ceil(vocab_size / 8) bytes a row, in the order of rows
 
 
 class Reset(Message, frozen=True):

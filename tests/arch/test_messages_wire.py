@@ -13,9 +13,11 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from ringpost.ipc.messages import control, load, outputs, plans, requests, results
+from ringpost.ipc.codec import Codec
+from ringpost.ipc.messages import control, load, outputs, plans, requests, results, status
 from ringpost.ipc.messages.base import Message, Record, fingerprint
 from ringpost.ipc.messages.config import EngineConfig
+from ringpost.ipc.messages.payload import Payload
 
 GOLDEN = Path(__file__).with_name("golden_messages.txt")
 UNIONS: dict[str, Any] = {
@@ -26,17 +28,19 @@ UNIONS: dict[str, Any] = {
     "PlanMessage": plans.PlanMessage,
     "RequestMessage": requests.RequestMessage,
     "ResultMessage": results.ResultMessage,
+    "ActorStatus": status.ActorStatus,
 }
 FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x683E4ACA19EC1356,
     "FromActor": 0x894D4A94B2864C4A,
     "LoadMessage": 0xF25F9146E27BDEC9,
-    "OutputMessage": 0xDDD5986AF380FD98,
-    "PlanMessage": 0x101335826E64569F,
+    "OutputMessage": 0x2D7510854F3F2AF1,
+    "PlanMessage": 0x44BD6EEA619E6255,
     "RequestMessage": 0x962124021F91913E,
     "ResultMessage": 0x6B2C969E0FE454B6,
+    "ActorStatus": 0x67D2E35294AA9311,
 }
-MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union])]
+MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union]) or (UNIONS[union],)]
 IDS = [f"{union}-{member.__name__}" for union, member in MEMBERS]
 
 
@@ -72,6 +76,8 @@ def sample(kind: inspect.Type, name: str) -> Any:
             return full(cls)
         case inspect.AnyType():
             return name
+        case inspect.CustomType(cls=cls) if cls is Payload:
+            return Payload(name.encode())
     raise AssertionError(f"{name}: no sample for {kind}; add one")
 
 
@@ -79,8 +85,8 @@ def full(cls: type) -> Any:
     """An instance in which every field that can differ from its default does."""
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
-    # SamplingParams checks ranges beyond its types.
-    ranges = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "min_tokens": 5}
+    # These are checked beyond their types.
+    ranges = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "min_tokens": 5, "mailbox_bytes": 1 << 17}
     return cls(**{field.name: ranges.get(field.name, sample(field.type, field.name)) for field in info.fields})
 
 
@@ -96,24 +102,27 @@ def golden() -> dict[str, list[bytes]]:
 @pytest.mark.parametrize(("union", "member"), MEMBERS, ids=IDS)
 def test_round_trip(union: str, member: type) -> None:
     value = full(member)
-    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=UNIONS[union])
+    codec: Codec[Any] = Codec(UNIONS[union])
+    decoded = codec.decode_parts([memoryview(codec.encode(value)), *codec.take_attachments()])
     assert type(decoded) is member
     assert decoded == value
 
 
 @pytest.mark.parametrize(("union", "member"), MEMBERS, ids=IDS)
 def test_bytes_are_as_recorded(union: str, member: type) -> None:
-    encoded = msgspec.msgpack.encode(full(member))
+    encoded = Codec(UNIONS[union]).encode(full(member))
     recorded = golden().get(member.__name__, [b""])
     assert recorded[-1] == encoded, f"the wire form changed; now:\n{member.__name__} {encoded.hex()}"
 
 
 @pytest.mark.parametrize(("union", "member"), MEMBERS, ids=IDS)
 def test_older_bytes_are_still_understood(union: str, member: type) -> None:
+    codec: Codec[Any] = Codec(UNIONS[union])
+    attachments = [memoryview(b"one"), memoryview(b"two")]
     for encoded in golden().get(member.__name__, []):
-        decoded = msgspec.msgpack.decode(encoded, type=UNIONS[union])
+        decoded = codec.decode_parts([memoryview(encoded), *attachments])
         assert type(decoded) is member
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(decoded), type=UNIONS[union]) == decoded
+        assert codec.decode_parts([memoryview(codec.encode(decoded)), *codec.take_attachments()]) == decoded
 
 
 @pytest.mark.parametrize("union", sorted(UNIONS))

@@ -20,7 +20,11 @@ TASK_GROUPS = re.compile(r"(?:^|[._])(?:tg|group|tasks)$")
 TASK_MAKERS = {"actors/base.py": "TaskHost is the owner: its stop() cancels the task and waits for it"}
 
 # Files that may sleep: why no event or doorbell would do.
-SLEEPERS: dict[str, str] = {}
+SLEEPERS = {
+    "actors/watch.py": "it looks at intervals whether anything happens: nobody announces that nothing does",
+    "tests/support/mailbox_peer.py": "a slow reader",
+    "tests/support/stress_peer.py": "pauses at random are what it is for",
+}
 
 
 def dotted(node: ast.expr) -> str:

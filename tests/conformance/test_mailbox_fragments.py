@@ -1,38 +1,78 @@
-"""Messages larger than the ring, and broadcast."""
+"""How a message larger than half a ring lies there: fragments, and the word that takes back what was cancelled."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from mailboxes import big, joined, make_ring, note, parked
+from mailboxes import Parcel, big, make_ring, note, parked
 
-from ringpost.ipc.errors import MessageTooLarge, WouldBlock
-from ringpost.ipc.mailbox import Receiver, Sender
+from ringpost.ipc.attach import attach_sender
+from ringpost.ipc.layout import DATA, DISCARD, FIRST_FRAGMENT, FRAGMENT, KIND_MASK, LAST_FRAGMENT
+from ringpost.ipc.mailbox import Sender
 from ringpost.ipc.messages.outputs import OutputMessage
-from ringpost.ipc.ring import MAX_MESSAGE
+from ringpost.ipc.messages.payload import Payload
+from ringpost.ipc.ring_reader import RingReader
+from ringpost.ipc.shared_mailbox import SharedReceiver
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
 
-@pytest.mark.asyncio
-async def test_a_message_larger_than_the_ring_crosses() -> None:
-    with joined() as (sender, receiver):
-        with pytest.raises(WouldBlock):
-            sender.send_nowait(big(1))
+@contextmanager
+def sender_and_spy(
+    monkeypatch: pytest.MonkeyPatch, union: Any = OutputMessage
+) -> Iterator[tuple[Sender[Any], SharedReceiver[Any], list[tuple[int, int]]]]:
+    """Both ends, and kind and payload bytes of each record that the receiver has looked at."""
+    seen: dict[int, tuple[int, int]] = {}  # by place: a record may be looked at twice
+    record = RingReader._record
+
+    def spy(reader: RingReader) -> tuple[slice, int]:
+        payload, kind = record(reader)
+        seen[reader.position] = kind & KIND_MASK, payload.stop - payload.start
+        kinds[:] = seen.values()
+        return payload, kind
+
+    kinds: list[tuple[int, int]] = []
+    monkeypatch.setattr(RingReader, "_record", spy)
+    handle = make_ring(union=union)
+    receiver: SharedReceiver[Any] = SharedReceiver(handle.duplicate(), union)
+    sender: Sender[Any] = attach_sender(handle, union)
+    try:
+        yield sender, receiver, kinds
+    finally:
+        sender.close()
+        receiver.close()
+
+
+async def test_a_large_message_crosses_in_quarters_of_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sender_and_spy(monkeypatch) as (sender, receiver, records):
         task = asyncio.create_task(sender.send(big(1)))
-        await parked(task)
-        after = asyncio.create_task(sender.send(note(2)))
+        await parked(task)  # the ring does not hold it
         assert await receiver.receive() == big(1)
-        assert await receiver.receive() == note(2)
-        await asyncio.gather(task, after)
+        await task
+        fragments = [record for record in records if record[0] in (FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT)]
+        kinds, sizes = zip(*fragments, strict=True)
+        assert kinds[0] == FIRST_FRAGMENT
+        assert kinds[-1] == LAST_FRAGMENT
+        assert set(kinds[1:-1]) == {FRAGMENT}
+        assert set(sizes[:-1]) == {1024}
+        assert 0 < sizes[-1] <= 1024
 
 
-@pytest.mark.asyncio
+async def test_payloads_are_cut_where_the_fragment_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sender_and_spy(monkeypatch, Parcel) as (sender, receiver, records):
+        message = Parcel(1, [Payload(bytes([number]) * 700) for number in range(5)])
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(sender.send(message))
+            assert await receiver.receive() == message
+        assert [size for _, size in records[:-1]] == [1024] * (len(records) - 1)
+        assert len(records) == 4
+
+
 @pytest.mark.parametrize("received", [0, 1, 3])
-async def test_a_message_cancelled_midway_is_received_by_nobody(received: int) -> None:
-    with joined() as (sender, receiver):
+async def test_what_was_cancelled_midway_is_taken_back(monkeypatch: pytest.MonkeyPatch, received: int) -> None:
+    with sender_and_spy(monkeypatch) as (sender, receiver, records):
         task = asyncio.create_task(sender.send(big(1)))
         await parked(task)
         waiting = asyncio.create_task(receiver.receive())
@@ -42,74 +82,25 @@ async def test_a_message_cancelled_midway_is_received_by_nobody(received: int) -
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        with pytest.raises(WouldBlock):
-            sender.send_nowait(note(2))  # the reader has to be told first, and only `send` does that
         await sender.send(note(3))
         sender.send_nowait(note(4))
         assert await waiting == note(3)
         assert await receiver.receive() == note(4)
+        kinds = [kind for kind, _ in records]
+        assert kinds[0] == FIRST_FRAGMENT
+        assert LAST_FRAGMENT not in kinds
+        assert kinds[kinds.index(DISCARD) :][:2] == [DISCARD, DATA]
 
 
-@pytest.mark.asyncio
-async def test_a_large_message_may_follow_a_cancelled_one() -> None:
-    with joined() as (sender, receiver):
+async def test_what_was_cancelled_before_its_first_fragment_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sender_and_spy(monkeypatch) as (sender, receiver, records):
+        for number in range(4):
+            sender.send_nowait(note(number, 900))
         task = asyncio.create_task(sender.send(big(1)))
         await parked(task)
         task.cancel()
-        following = asyncio.create_task(sender.send(big(2, 4000)))
-        assert await receiver.receive() == big(2, 4000)
-        await following
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-@pytest.mark.asyncio
-async def test_a_message_beyond_the_limit_is_refused_whole() -> None:
-    with joined() as (sender, receiver):
-        huge = note(1, MAX_MESSAGE)
-        with pytest.raises(MessageTooLarge, match=rf"mailbox test: a message of \d+ bytes; at most {MAX_MESSAGE} can cross"):
-            await sender.send(huge)
-        with pytest.raises(MessageTooLarge):
-            sender.send_nowait(huge)
-        await sender.send(note(2))
-        assert await receiver.receive() == note(2)
-
-
-@given(st.lists(st.integers(0, 9000), max_size=12), st.sampled_from([4096, 8192]))
-@settings(max_examples=30, deadline=None)
-def test_any_mix_of_sizes_crosses_in_order(sizes: list[int], capacity: int) -> None:
-    async def cross() -> list[Any]:
-        with joined(capacity) as (sender, receiver):
-            async with asyncio.TaskGroup() as tasks:
-                for number, size in enumerate(sizes):
-                    tasks.create_task(sender.send(note(number, size)))
-                return [await receiver.receive() for _ in sizes]
-
-    assert asyncio.run(cross()) == [note(number, size) for number, size in enumerate(sizes)]
-
-
-@pytest.mark.asyncio
-async def test_every_reader_gets_every_message_and_the_slowest_sets_the_pace() -> None:
-    handle = make_ring(readers=3)
-    receivers = [Receiver[OutputMessage](handle.duplicate(), OutputMessage, slot) for slot in range(3)]
-    sender: Sender[OutputMessage] = Sender(handle, OutputMessage)
-    messages: list[OutputMessage] = [big(0), *(note(number, 300) for number in range(1, 60))]
-
-    async def send_all() -> None:
-        for message in messages:
-            await sender.send(message)
-
-    sending = asyncio.create_task(send_all())
-    quick = [asyncio.create_task(take(receiver, len(messages))) for receiver in receivers[:2]]
-    await parked(sending)
-    assert not any(task.done() for task in quick)
-    assert await take(receivers[2], len(messages)) == messages
-    assert [await task for task in quick] == [messages] * 2
-    await sending
-    sender.close()
-    for receiver in receivers:
-        receiver.close()
-
-
-async def take(receiver: Receiver[Any], count: int) -> list[Any]:
-    return [await receiver.receive() for _ in range(count)]
+        assert [await receiver.receive() for _ in range(4)] == [note(number, 900) for number in range(4)]
+        await sender.send(note(4))
+        assert await receiver.receive() == note(4)
+        assert not {DISCARD, FIRST_FRAGMENT} & {kind for kind, _ in records}
+        assert task.cancelled()

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 import pytest
 from mailboxes import big, make_ring, note, peer
 
+from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.errors import Broken, EndOfStream
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
-from ringpost.ipc.ring import RingHandle, mark_gone
+from ringpost.ipc.ring import RingHandle
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
@@ -29,11 +30,11 @@ def two_rings(capacity: int = 4096) -> Iterator[tuple[RingHandle, RingHandle]]:
 
 
 def sender_of(handle: RingHandle) -> Sender[OutputMessage]:
-    return Sender(handle.duplicate(), OutputMessage)
+    return attach_sender(handle.duplicate(), OutputMessage)
 
 
 def receiver_of(handle: RingHandle) -> Receiver[OutputMessage]:
-    return Receiver(handle.duplicate(), OutputMessage)
+    return attach_receiver(handle.duplicate(), OutputMessage)
 
 
 async def test_two_processes_take_turns() -> None:
@@ -85,7 +86,7 @@ async def test_what_a_killed_writer_published_still_arrives() -> None:
             async with peer("die", there, count=30):
                 pass
         assert [await receiver.receive() for _ in range(30)] == [note(number) for number in range(30)]
-        mark_gone(there, writer=True)
+        there.mark_gone(writer=True)
         with pytest.raises(Broken, match="mailbox test: its writer died"):
             await receiver.receive()
         receiver.close()

@@ -1,11 +1,8 @@
 """`ringpost chat` as a user runs it: once, as a conversation through a pipe, and at a terminal."""
 
-import os
-import select
 import signal
 import socket
 import subprocess
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +12,7 @@ import pytest
 from programs import COMMAND, LIMIT, run_program, run_ringpost
 from servers import ServerProcess, running_server
 from stub_server import Reply, answer, event, failure, piece, stub_server
+from terminals import Terminal
 from tiny_checkpoint import write_tiny_llama
 
 
@@ -169,48 +167,6 @@ def test_an_interrupt_between_answers_ends_the_command(no_leaks: None) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=LIMIT) == ("", "")
         assert process.returncode == 130
-
-
-class Terminal:
-    """A terminal with a command at it."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._ours, self._theirs = os.openpty()
-        self._before = termios.tcgetattr(self._theirs)
-        command = [COMMAND, *arguments]
-        self.process = subprocess.Popen(command, preexec_fn=partial(_log_in, self._theirs), env=os.environ | {"TERM": "dumb"})
-        self._seen = ""
-
-    def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
-
-    def wait_for(self, text: str) -> str:
-        """What appears on the screen up to this text."""
-        while text not in self._seen:
-            assert select.select([self._ours], [], [], LIMIT)[0], f"no {text!r} after {self._seen!r}"
-            self._seen += os.read(self._ours, 4096).decode()
-        before, _, self._seen = self._seen.partition(text)
-        return before
-
-    def wait_for_end(self) -> int:
-        """The exit code; the terminal must be in the state it was in before."""
-        code = self.process.wait(LIMIT)
-        assert termios.tcgetattr(self._theirs) == self._before
-        return code
-
-    def __enter__(self) -> "Terminal":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-        os.close(self._theirs)
-
-
-def _log_in(terminal: int) -> None:
-    os.login_tty(terminal)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_conversation_at_a_terminal(no_leaks: None) -> None:

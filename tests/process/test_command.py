@@ -85,6 +85,8 @@ MISTAKES = {
     "temperature out of range": (["--temperature", "9"], "temperature"),
     "context too long": (["--max-model-len", "100000"], "max_model_len"),
     "no memory for one block": (["--kv-cache-memory", "10"], "kv_cache_memory_bytes"),
+    "more memory than there is": (["--block-size", str(2**32), "--kv-cache-memory", str(2**50)], "bytes of memory are free"),
+    "mailboxes of an odd size": (["--mailbox-bytes", "100000"], "mailbox_bytes must be a power of two"),
 }
 
 

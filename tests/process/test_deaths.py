@@ -9,19 +9,35 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from faults import FAILS, LEAVES, broken_import, obedient_actors
 from programs import LIMIT
 from tiny_checkpoint import write_tiny_llama
 
-from ringpost import AsyncLLM, EngineDeadError, EngineStartError, SamplingParams
+from ringpost import AsyncLLM, EngineDeadError, EngineError, EngineStartError, RequestOutputCollector, SamplingParams
 
+on_one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=100_000))
+
+
+def pid_of(engine: AsyncLLM, actor: str) -> int:
+    return next(process.pid for process in engine.process_table() if process.actor == actor)
+
+
+async def error_of(collector: RequestOutputCollector) -> Exception:
+    """What a request ends by, after the outputs that came before."""
+    try:
+        while True:
+            await collector.get()
+    except EngineError as error:
+        return error
 
 
 @pytest.mark.asyncio
@@ -49,6 +65,101 @@ async def test_a_killed_process_fails_every_request_with_its_name(no_leaks: None
             await engine.check_health()
         with pytest.raises(EngineDeadError, match=process.actor):
             await anext(engine.generate("ab"))
+
+
+@on_one_loop
+@pytest.mark.parametrize(
+    ("victim", "fault", "told"),
+    [
+        ("core0", FAILS, "Fault: told by a signal"),
+        ("worker0.0", FAILS, "Fault: told by a signal"),
+        ("worker0.0", LEAVES, "ProcessDied: exited with code 3"),
+    ],
+)
+async def test_a_process_that_ends_by_itself_is_told_with_its_reason(
+    no_leaks: None, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, fault: int, told: str
+) -> None:
+    obedient_actors(tmp_path, monkeypatch)
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, loop="asyncio") as engine:
+        collector = await engine.add_request(None, "ab", ENDLESS)
+        await collector.get()
+        pid = pid_of(engine, victim)
+        os.kill(pid, fault)
+        error = await error_of(collector)
+        assert isinstance(error, EngineDeadError)
+        assert str(error) == f"{victim} (pid {pid}): {told}"
+
+
+@on_one_loop
+@pytest.mark.parametrize("victim", ["core0", "worker0.0"])
+async def test_a_process_dies_while_nobody_asks_anything(no_leaks: None, tiny: str, victim: str) -> None:
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1) as engine:
+        os.kill(pid_of(engine, victim), signal.SIGKILL)
+        await engine.wait_ended()
+        with pytest.raises(EngineDeadError, match=rf"{victim} .*killed by signal 9"):
+            await engine.check_health()
+        with pytest.raises(EngineDeadError, match=rf"{victim} .*killed by signal 9"):
+            await engine.add_request(None, "ab")
+
+
+@on_one_loop
+@pytest.mark.parametrize("victim", ["core0", "worker0.0"])
+async def test_a_process_dies_during_a_long_prefill(no_leaks: None, tiny: str, victim: str) -> None:
+    """The worker computes, and nothing has come back yet."""
+    prompt = [5] * 50_000
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, max_num_batched_tokens=256) as engine:
+        collector = await engine.add_request(None, prompt, ENDLESS)
+        while (await engine.describe()).running == 0:
+            pass
+        os.kill(pid_of(engine, victim), signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match=rf"{victim} .*killed by signal 9"):
+            await collector.get()
+
+
+@on_one_loop
+async def test_the_core_dies_while_requests_wait_for_room_in_its_mailbox(no_leaks: None, tiny: str) -> None:
+    """Those that were sent and those that were not learn the same."""
+    prompt = [5] * 20_000
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, mailbox_bytes=1 << 16) as engine:
+        core = pid_of(engine, "core0")
+        os.kill(core, signal.SIGSTOP)
+
+        async def ask() -> None:
+            collector = await engine.add_request(None, prompt, ENDLESS)
+            sent.append(collector.request_id)
+            await collector.get()
+
+        sent: list[str] = []
+        requests = [asyncio.ensure_future(ask()) for _ in range(8)]
+        while engine.num_unfinished_requests < len(requests) or not sent:
+            await asyncio.sleep(0)
+        assert len(sent) < len(requests)
+        os.kill(core, signal.SIGKILL)
+        for outcome in await asyncio.gather(*requests, return_exceptions=True):
+            assert isinstance(outcome, EngineDeadError)
+            assert str(outcome) == f"core0 (pid {core}): ProcessDied: killed by signal 9"
+        assert len(sent) < len(requests)
+
+
+@on_one_loop
+async def test_the_core_dies_while_a_prompt_is_tokenised(no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1) as engine:
+        tokenise = engine._inputs.process
+        begun = asyncio.Event()
+
+        async def tokenise_slowly(*arguments: Any) -> Any:
+            message = await tokenise(*arguments)
+            begun.set()
+            await engine.wait_ended()
+            return message
+
+        monkeypatch.setattr(engine._inputs, "process", tokenise_slowly)
+        adding = asyncio.ensure_future(engine.add_request(None, "ab", ENDLESS))
+        await begun.wait()
+        os.kill(pid_of(engine, "core0"), signal.SIGKILL)
+        collector = await adding
+        with pytest.raises(EngineDeadError, match=r"core0 .*killed by signal 9"):
+            await collector.get()
 
 
 @pytest.mark.asyncio
@@ -105,22 +216,26 @@ import asyncio, sys
 from ringpost import AsyncLLM, SamplingParams
 async def main():
     async with AsyncLLM.from_engine_args(model={model!r}) as engine:
-        async for output in engine.generate("ab", SamplingParams(max_tokens=400, ignore_eos=True)):
+        async for output in engine.generate("ab", SamplingParams(max_tokens=50, ignore_eos=True)):
             print("token", flush=True)
+        print("idle", flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("moment", ["first process", "second process", "0.1 s", "while it answers"])
+@pytest.mark.parametrize("moment", ["first process", "second process", "0.1 s", "0.5 s", "while it answers", "idle"])
 def test_killing_the_program_leaves_no_process(no_leaks: None, tiny: str, moment: str) -> None:
     shared = set(os.listdir("/dev/shm"))
     with subprocess.Popen([sys.executable, "-c", PROGRAM.format(model=tiny)], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         if moment == "while it answers":
             program.stdout.readline()
-        elif moment == "0.1 s":
-            threading.Event().wait(0.1)
+        elif moment == "idle":
+            while program.stdout.readline() != b"idle\n":
+                assert program.poll() is None
+        elif moment.endswith(" s"):
+            threading.Event().wait(float(moment.removesuffix(" s")))
         else:
             while len(_children(program.pid)) < (1 if moment == "first process" else 2):
                 assert program.poll() is None
@@ -156,8 +271,7 @@ async def test_a_process_that_cannot_even_speak_is_quoted(
     no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its last line is the reason when it ends before it can send one."""
-    (tmp_path / "msgspec.py").write_text("raise RuntimeError('a broken installation')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    broken_import("msgspec", tmp_path, monkeypatch)
     engine = AsyncLLM.from_engine_args(model=tiny)
     with pytest.raises(EngineStartError, match=r"exited with code 1; its last line: RuntimeError: a broken installation"):
         await engine.start()

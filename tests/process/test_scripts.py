@@ -16,7 +16,9 @@ async def main():
     async with AsyncLLM.from_engine_args(model={model!r}) as engine:
         async for output in engine.generate("ab", SamplingParams(max_tokens=3, ignore_eos=True)):
             pass
+        children = [open(f"/proc/self/task/{{task}}/children").read().split() for task in os.listdir("/proc/self/task")]
         print(len(output.outputs[0].token_ids), "tokens from", len(engine.process_table()), "processes")
+        print(sum(map(len, children)), "children")
 """
 UNGUARDED = BODY + "\nasyncio.run(main())\n"
 GUARDED = BODY + "\nif __name__ == '__main__':\n    asyncio.run(main())\n"
@@ -45,7 +47,7 @@ def test_no_main_guard_is_needed(no_leaks: None, tmp_path: Path, tiny: str, way:
     else:
         done = run_program("-c", source) if way == "-c" else run_program(str(script))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["body runs", "3 tokens from 3 processes"]
+    assert done.stdout.splitlines() == ["body runs", "3 tokens from 3 processes", "2 children"]
 
 
 def test_the_frontend_loads_no_torch(no_leaks: None, tiny: str) -> None:

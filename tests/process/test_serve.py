@@ -7,14 +7,15 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+from aiohttp import ClientConnectionError
 from api_client import COMPLETIONS, Client
 from process_tree import actor_pids, all_end, command_line
 from programs import COMMAND, LIMIT, run_program, run_ringpost
@@ -72,6 +73,18 @@ def test_a_model_that_a_worker_cannot_load(no_leaks: None, tmp_path: Path) -> No
     assert_one_line(done.returncode, done.stderr, "model.safetensors")
 
 
+def test_mailboxes_larger_than_the_memory(no_leaks: None, tiny: Path) -> None:
+    source = f"""
+import sys
+from ringpost.actors import cli, topology
+topology.available_memory = lambda: 5_000_000
+sys.exit(cli.main(["serve", "--port", "0", "--model", {str(tiny)!r}, "--mailbox-bytes", "2097152"]))
+"""
+    done = run_program("-P", "-c", source)
+    assert_one_line(done.returncode, done.stderr, "mailbox_bytes=2097152, but only 5000000 bytes are free")
+    assert re.search(r"the mailboxes need \d{7} bytes", done.stderr)
+
+
 def test_two_servers_begin_on_one_port(no_leaks: None, tiny: Path) -> None:
     """Neither listens when the other looks; still one lives, and the other says why it does not."""
     with socket.socket() as free:
@@ -116,6 +129,8 @@ async def test_a_process_of_the_engine_dies(no_leaks: None, tiny: Path, victim: 
                     assert last["error"]["code"] == "engine_dead"
                     assert named in last["error"]["message"]
                 assert server.health() in (0, 503)
+                with suppress(ClientConnectionError):  # it has ended already
+                    assert (await client.post(COMPLETIONS, QUESTION))[0] == 503
         status, content = whole.result()
         assert status == 503
         assert named in json.loads(content)["error"]["message"]
@@ -125,17 +140,67 @@ async def test_a_process_of_the_engine_dies(no_leaks: None, tiny: Path, victim: 
         assert "Traceback" not in server.stderr()
 
 
-@on_one_loop
-async def test_the_server_itself_is_killed(no_leaks: None, tiny: Path) -> None:
-    """Nobody outlives it, and its port is free at once."""
+@pytest.mark.parametrize("victim", ["core0", "worker0.0"])
+def test_a_process_of_the_engine_dies_while_nobody_asks_anything(no_leaks: None, tiny: Path, victim: str) -> None:
+    """The server ends by itself, as one that failed, so that whoever watches it starts another."""
     with serving(tiny) as server:
-        async with Client(server.url) as client, begun_streams(client, **ENDLESS):
-            with all_end(list(actor_pids(server.process.pid).values())):
-                assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        actors = actor_pids(server.process.pid)
+        with all_end(list(actors.values())):
+            os.kill(actors[victim], signal.SIGKILL)
+            assert server.wait() == 1
+        *_, last = server.stderr().splitlines()
+        assert last == f"ringpost serve: {victim} (pid {actors[victim]}): ProcessDied: killed by signal 9"
+
+
+@on_one_loop
+@pytest.mark.parametrize("busy", [True, False])
+async def test_the_server_itself_is_killed(no_leaks: None, tiny: Path, busy: bool) -> None:
+    """Nobody outlives it, and its port is free at once."""
+    with serving(tiny) as server, all_end(list(actor_pids(server.process.pid).values())):
+        async with Client(server.url) as client, begun_streams(client, 3 * busy, **ENDLESS):
+            assert server.stop(signal.SIGKILL) == -signal.SIGKILL
         with serving(tiny, "--port", str(urlsplit(server.url).port)) as again:
             assert again.url == server.url
             async with Client(again.url) as client:
                 assert (await client.ask(COMPLETIONS, QUESTION)).completion_tokens == 3
+
+
+def test_the_server_is_killed_before_it_is_ready(no_leaks: None, tiny: Path) -> None:
+    command = [COMMAND, "serve", "--model", str(tiny), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while len(actors := actor_pids(process.pid)) < 2:
+            assert process.poll() is None
+        with all_end(list(actors.values())):
+            process.kill()
+            output, _ = process.communicate(timeout=LIMIT)
+    assert output == b""
+
+
+def test_nothing_of_an_engine_has_a_name_that_another_could_use(no_leaks: None, tiny: Path) -> None:
+    """Beside the server's port: no file, no socket, no shared memory."""
+    with serving(tiny) as server:
+        actors = actor_pids(server.process.pid)
+        assert len(actors) == 2
+        for pid in (server.process.pid, *actors.values()):
+            opened = targets_of(pid)
+            named = {name for name in opened if name.startswith("/") and "(deleted)" not in name and name != "/dev/null"}
+            assert not {name for name in named if not Path(name).is_relative_to(tiny)}
+            assert len(listening(opened)) == (pid == server.process.pid)
+
+
+def targets_of(pid: int) -> list[str]:
+    """What a process's descriptors lead to."""
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def listening(opened: Iterable[str]) -> set[str]:
+    """Those among them that are sockets to which others can connect."""
+    tables = [Path(f"/proc/net/{table}").read_text().splitlines()[1:] for table in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    inodes = {row[9] for row in rows if row[3] == "0A"} | {
+        row[6] for row in map(str.split, Path("/proc/net/unix").read_text().splitlines()[1:]) if row[3] == "00010000"
+    }
+    return {name for name in opened if name.removeprefix("socket:[").rstrip("]") in inodes}
 
 
 def test_as_many_files_may_be_open_as_there_may_be_connections(no_leaks: None, tiny: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from api_client import COMPLETIONS, Client
@@ -19,7 +20,7 @@ from servers import ServerProcess, running_server
 from tiny_checkpoint import write_tiny_llama
 
 QUESTION = {"prompt": "ab", "max_tokens": 3}
-SHORT = {"max_tokens": 100, "ignore_eos": True}
+SHORT: dict[str, Any] = {"max_tokens": 100, "ignore_eos": True}
 
 on_one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client
 on_both_loops = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])  # of the server

@@ -153,10 +153,22 @@ class Client:
         return await self.ask(path, body), await self.stream(path, body | options)
 
     @asynccontextmanager
-    async def sent(self, path: str, body: Json, *, reset: bool = False) -> AsyncIterator[asyncio.StreamReader]:
-        """A request on a socket of its own, which is closed where the block ends: in order, or by a reset."""
+    async def sent(
+        self, path: str, body: Json, *, reset: bool = False, little_room: bool = False
+    ) -> AsyncIterator[asyncio.StreamReader]:
+        """A request on a socket of its own, which is closed where the block ends: in order, or by a reset.
+
+        With `little_room`, the server soon has to wait when nobody reads.
+        """
         where = urlsplit(self.url)
-        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        connected = socket.socket()
+        if little_room:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            # Else a segment of the loopback is larger than the window, and the kernel waits for a timer at each.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        connected.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connected, (where.hostname, where.port))
+        reader, writer = await asyncio.open_connection(sock=connected)
         try:
             content = _encode(body)
             head = f"POST {path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n"
@@ -174,6 +186,13 @@ class Client:
         async with self.sent(path, {**body, "stream": True}, reset=reset) as reader:
             for _ in range(events):
                 await reader.readuntil(b"data: ")
+
+    async def health(self) -> Json | None:
+        """The error of /health; None while it is well."""
+        async with self._http.get("/health") as reply:
+            content = await reply.read()
+            assert (reply.status, bool(content)) in ((200, False), (503, True)), (reply.status, content[:500])
+            return json.loads(content)["error"] if content else None
 
     async def metrics(self) -> Metrics:
         """A scrape."""

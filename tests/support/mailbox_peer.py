@@ -6,7 +6,9 @@ import signal
 import sys
 
 import msgspec
+from stress_messages import StressMessage
 
+from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.errors import EndOfStream
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
@@ -18,12 +20,12 @@ class Job(msgspec.Struct):
     options: dict[str, int] = {}
 
 
-def receiver_of(handle: RingHandle) -> Receiver[OutputMessage]:
-    return Receiver(handle, OutputMessage)
+def receiver_of(handle: RingHandle, slot: int = 0) -> Receiver[OutputMessage]:
+    return attach_receiver(handle, OutputMessage, slot)
 
 
 def sender_of(handle: RingHandle) -> Sender[OutputMessage]:
-    return Sender(handle, OutputMessage)
+    return attach_sender(handle, OutputMessage)
 
 
 async def echo(job: Job) -> None:
@@ -46,7 +48,9 @@ async def stream(job: Job) -> None:
 
 async def drain(job: Job) -> None:
     """Receive numbered messages until the stream ends, then report how many came in order."""
-    receiver, sender = receiver_of(job.handles[0]), sender_of(job.handles[1])
+    receiver, sender = receiver_of(job.handles[0], job.options.get("slot", 0)), sender_of(job.handles[1])
+    if "slot" in job.options:
+        await sender.send(UtilityReply(-1))
     expected = 0
     try:
         while True:
@@ -54,8 +58,22 @@ async def drain(job: Job) -> None:
             assert isinstance(message, UtilityReply)
             assert message.call == expected, (message.call, expected)
             expected += 1
+            if "pause_ms" in job.options:
+                await asyncio.sleep(job.options["pause_ms"] / 1000)
     except EndOfStream:
         await sender.send(UtilityReply(expected))
+
+
+async def echo_blobs(job: Job) -> None:
+    """Send back messages with bytes beside them, from another core."""
+    os.sched_setaffinity(0, [job.options["core"]])
+    receiver = attach_receiver(job.handles[0], StressMessage)
+    sender = attach_sender(job.handles[1], StressMessage)
+    try:
+        while True:
+            await sender.send(await receiver.receive())
+    except EndOfStream:
+        sender.close()
 
 
 async def die(job: Job) -> None:
@@ -67,5 +85,5 @@ async def die(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    mode = {"echo": echo, "stream": stream, "drain": drain, "die": die}[sys.argv[1]]
+    mode = {"echo": echo, "stream": stream, "drain": drain, "die": die, "echo_blobs": echo_blobs}[sys.argv[1]]
     asyncio.run(mode(msgspec.json.decode(sys.argv[2], type=Job)))

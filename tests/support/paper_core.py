@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mailboxes import make_ring
+from mailboxes import make_lanes, make_ring
 
 from ringpost.actors.engine_core.actor import EngineCore
 from ringpost.actors.engine_core.output_port import OutputPort
-from ringpost.ipc.mailbox import Receiver, Sender
+from ringpost.actors.engine_core.request_port import RequestPort
+from ringpost.actors.status import StatusBlock
+from ringpost.ipc.attach import attach_receiver, attach_sender
+from ringpost.ipc.lanes import LaneReceiver, LaneSender
+from ringpost.ipc.mailbox import Receiver
 from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
 from ringpost.ipc.messages.control import ToActor
 from ringpost.ipc.messages.failure import Failure
@@ -17,6 +21,7 @@ from ringpost.ipc.messages.plans import StepPlan
 from ringpost.ipc.messages.requests import AddRequest, DescribeEngine, RequestMessage
 from ringpost.ipc.messages.results import ResultMessage, RowFailure, StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.ipc.messages.status import ActorStatus
 from ringpost.ipc.parking import Signal
 from ringpost.sched.scheduler import Scheduler
 
@@ -32,6 +37,7 @@ class PaperExecutor:
         self.stopped = False
         self.silent = False  # keeps its answers to itself
         self.planned = asyncio.Event()
+        self.waited_for = asyncio.Event()
         self.plans = 0
         self.many_plans = asyncio.Event()
         self.signal = Signal()
@@ -60,6 +66,7 @@ class PaperExecutor:
         yield from answers
 
     def ends(self) -> Sequence[Signal]:
+        self.waited_for.set()
         return [self.signal]
 
     async def stop(self) -> None:
@@ -70,14 +77,26 @@ class Core:
     """A running core, with the ends of its mailboxes that belong to others."""
 
     def __init__(self) -> None:
-        requests, outputs, control = make_ring(union=RequestMessage), make_ring(1 << 16), make_ring(union=ToActor)
-        self.requests: Sender[RequestMessage] = Sender(requests.duplicate(), RequestMessage)
-        self.outputs: Receiver[OutputMessage] = Receiver(outputs.duplicate(), OutputMessage)
-        self.control: Sender[ToActor] = Sender(control.duplicate(), ToActor)
+        requests, outputs, control = make_lanes(RequestMessage), make_ring(1 << 16), make_lanes(ToActor)
+        self.lanes: LaneSender[RequestMessage] = LaneSender(requests.duplicate(), RequestMessage)
+        self.requests = self.lanes.ordered
+        self.outputs: Receiver[OutputMessage] = attach_receiver(outputs.duplicate(), OutputMessage)
+        orders: LaneSender[ToActor] = LaneSender(control.duplicate(), ToActor)
+        self.control = orders.ordered
         self.executor = PaperExecutor()
         scheduler = Scheduler(SchedulerConfig(), CacheConfig(), num_blocks=8, max_model_len=64)
-        self.own: list[Any] = [Receiver(requests, RequestMessage), Sender(outputs, OutputMessage), Receiver(control, ToActor)]
-        self.actor = EngineCore("core0", scheduler, self.executor, [self.own[0]], [OutputPort(self.own[1])], self.own[2])
+        self.own: list[Any] = [
+            LaneReceiver(requests, RequestMessage),
+            attach_sender(outputs, OutputMessage),
+            LaneReceiver(control, ToActor),
+            self.lanes,
+            orders,
+        ]
+        self.posted: list[ActorStatus] = []  # on its status board, so far
+        status = StatusBlock(self.posted.append, actor="core0", kind="engine_core", supervisor=0, epoch=1)
+        status.state("ready")
+        ports = [OutputPort(self.own[1])]
+        self.actor = EngineCore("core0", scheduler, self.executor, [RequestPort(self.own[0])], ports, self.own[2], status)
 
     async def __aenter__(self) -> "Core":
         self.task = asyncio.create_task(self.actor.run())
@@ -86,16 +105,21 @@ class Core:
     async def __aexit__(self, *exc: object) -> None:
         self.task.cancel()
         await asyncio.wait([self.task])
-        for end in (self.requests, self.outputs, self.control, *self.own):
+        for end in (self.outputs, *self.own):
             end.close()
 
     def add(self, request: int, tokens: int = 3, max_tokens: int = 2) -> None:
         params = SamplingParams(seed=0, max_tokens=max_tokens)
         self.requests.send_nowait(AddRequest(request, "r", [5] * tokens, params, 0.0))
 
-    async def answer_to(self, request: int) -> tuple[list[int], Any]:
-        """All tokens of a request, and how it ended."""
-        tokens: list[int] = []
+    async def idle(self) -> None:
+        """Wait until the core, which has just been sent something, has done all that it can do."""
+        self.executor.waited_for.clear()
+        await self.executor.waited_for.wait()
+
+    async def answer_to(self, request: int, received: Sequence[int] = ()) -> tuple[list[int], Any]:
+        """All tokens of a request, after those already received, and how it ended."""
+        tokens = list(received)
         while True:
             message = await self.outputs.receive()
             if isinstance(message, Failure):

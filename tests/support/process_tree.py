@@ -9,15 +9,20 @@ from pathlib import Path
 from programs import LIMIT
 
 
-def actor_pids(pid: int) -> dict[str, int]:
-    """The actors that a process has started and that still run, by name, in the order of their start."""
+def child_pids(pid: int) -> list[int]:
+    """The children that a process has now, in the order of their start."""
     children: list[int] = []
     with suppress(OSError):  # it has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(FileNotFoundError):  # a thread that has just ended
                 children += map(int, (task / "children").read_text().split())
+    return sorted(children)
+
+
+def actor_pids(pid: int) -> dict[str, int]:
+    """The actors that a process has started and that still run, by name, in the order of their start."""
     found = {}
-    for child in sorted(children):
+    for child in child_pids(pid):
         words = command_line(child)
         if "--actor" in words:
             found[words[words.index("--actor") + 1]] = child

@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 from tiny_checkpoint import EOS_TOKEN_ID, FIRST_BYTE_ID
 
 from ringpost.actors.config import engine_config, resolve_config
-from ringpost.actors.errors import EngineDeadError
+from ringpost.actors.errors import EngineDeadError, EngineHungError
 from ringpost.actors.frontend.collector import RequestOutputCollector
 from ringpost.actors.frontend.input_processor import InputProcessor, Prompt, TokensPrompt
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.frontend.outputs import RequestOutput
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.actors.frontend.stats import FrontendStats
+from ringpost.ipc.messages.load import LoadStats
 from ringpost.ipc.messages.outputs import EngineDescription, FinishReason, TokenDelta
 from ringpost.ipc.messages.requests import AddRequest
 from ringpost.ipc.messages.sampling import SamplingParams
@@ -93,6 +94,7 @@ class ScriptedEngine:
         self.aborted: list[str] = []  # ids of requests whose consumer left before their end
         self.chats = 0  # conversations that it was asked to render
         self.started = True
+        self.hung: str | None = None  # what `check_health` says of a part that hangs
         self.refusal: Exception | None = None  # what `add_request` raises
         self.may_render = asyncio.Event()  # cleared, it holds prompts up while they are rendered
         self.may_render.set()
@@ -149,12 +151,20 @@ class ScriptedEngine:
     def num_unfinished_requests(self) -> int:
         return len(self._outputs)
 
-    async def check_health(self) -> None:
+    def _require_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(str(self._error))
 
+    async def check_health(self) -> None:
+        self._require_alive()
+        if self.hung is not None:
+            raise EngineHungError(self.hung)
+
+    def load(self) -> LoadStats | None:
+        return LoadStats(0, len(self._outputs), 0, 0, NUM_BLOCKS) if self.is_running else None
+
     async def describe(self) -> EngineDescription:
-        await self.check_health()
+        self._require_alive()
         return EngineDescription(len(self._outputs), 0, NUM_BLOCKS, NUM_BLOCKS, 0)
 
     async def check_request(self, prompt: Prompt, sampling_params: SamplingParams) -> TokensPrompt:
@@ -166,7 +176,7 @@ class ScriptedEngine:
     async def add_request(
         self, request_id: str | None, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> RequestOutputCollector:
-        await self.check_health()
+        self._require_alive()
         if self.refusal is not None:
             raise self.refusal
         params = sampling_params or SamplingParams()

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from ringpost.actors.base import Actor, TaskHost, handles, run_abandonable
+from ringpost.actors.base import SLOW_SECONDS, Actor, Handler, TaskHost, handles, run_abandonable, slow_after
 from ringpost.ipc.messages.control import ActorReady, Drain, Hello, Reattach, Stop, ToActor
+from ringpost.ipc.messages.requests import Abort
 
 
 class Listener(Actor, receives=(ToActor, Hello)):
@@ -35,6 +36,49 @@ def test_messages_reach_their_handlers() -> None:
     assert other.heard == []
     with pytest.raises(KeyError):
         listener.dispatch(ActorReady("core0"))
+
+
+class Fragile(Actor, receives=(Stop, Abort)):
+    @handles(Stop)
+    def _on_stop(self, _: Stop) -> None:
+        raise ValueError("broken")
+
+    @handles(Abort, slow_after=3.0)
+    def _on_abort(self, _: Abort) -> None:
+        raise ValueError("broken")
+
+
+@pytest.mark.parametrize(("message", "note"), [(Stop(), "Stop"), (Abort(7), "Abort about request 7")])
+def test_a_handler_that_raises_ends_the_actor_and_the_error_tells_the_message(message: object, note: str) -> None:
+    with pytest.raises(ValueError, match="broken") as caught:
+        Fragile().dispatch(message)
+    assert caught.value.__notes__ == [f"in the handler of {note}"]
+
+
+def test_an_actor_decides_what_becomes_of_a_failure() -> None:
+    failed: list[tuple[object, str]] = []
+
+    class Tolerant(Fragile):
+        def handler_failed(self, message: object, error: Exception) -> None:
+            failed.append((message, str(error)))
+
+    Tolerant().dispatch(Abort(7))
+    assert failed == [(Abort(7), "broken")]
+
+
+def test_handlers_have_limits_and_can_be_wrapped_in_one_actor_alone() -> None:
+    limits: dict[type, float] = {}
+    fragile, other = Fragile(), Fragile()
+
+    def wrap(message_type: type, handler: Handler) -> Handler:
+        limits[message_type] = slow_after(handler)
+        return lambda actor, message: None
+
+    fragile.wrap_handlers(wrap)
+    fragile.dispatch(Stop())
+    assert limits == {Stop: SLOW_SECONDS, Abort: 3.0}
+    with pytest.raises(ValueError, match="broken"):
+        other.dispatch(Stop())
 
 
 def test_a_missing_handler_is_named() -> None:

@@ -1,6 +1,5 @@
 """The server's numbers as Prometheus reads them."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ringpost.actors.api import metrics as api_metrics
 from ringpost.actors.api.metrics import Metrics
-from ringpost.actors.errors import EngineDeadError, EngineGenerateError
 from ringpost.actors.frontend.stats import FrontendStats
 from ringpost.ipc.messages.config import EngineConfig
-from ringpost.ipc.messages.outputs import EngineDescription
+from ringpost.ipc.messages.load import LoadStats
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -40,23 +37,17 @@ class PaperEngine:
         self.stats = FrontendStats()
         self.config = EngineConfig()
         self.is_running = True
-        self.error: Exception | None = None
-        self.silent = False
 
-    async def describe(self) -> EngineDescription:
-        if self.silent:
-            await asyncio.Event().wait()
-        if self.error is not None:
-            raise self.error
-        return EngineDescription(running=3, waiting=2, num_blocks=8, free_blocks=6, steps=4)
+    def load(self) -> LoadStats | None:
+        return LoadStats(0, running=3, waiting=2, used_blocks=2, num_blocks=8) if self.is_running else None
 
 
 def metrics_of(engine: PaperEngine, model_name: str = "tiny") -> Metrics:
     return Metrics(engine, model_name)  # type: ignore[arg-type]
 
 
-async def rendered(metrics: Metrics) -> str:
-    body, content_type = await metrics.render()
+def rendered(metrics: Metrics) -> str:
+    body, content_type = metrics.render()
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     return body.decode()
 
@@ -83,11 +74,10 @@ def value(text: str, name: str, **labels: str) -> float:
     return samples_of(families(text))["ringpost:" + name, tuple(sorted(labels.items()))]
 
 
-@pytest.mark.asyncio
-async def test_names_types_and_labels() -> None:
+def test_names_types_and_labels() -> None:
     metrics = metrics_of(PaperEngine())
     metrics.observe_request("GET", "/health", 200, 0.1)
-    text = await rendered(metrics)
+    text = rendered(metrics)
     found = {family.name: family for family in families(text)}
     kinds = {
         kind: {family.name for family in found.values() if family.type == kind} for kind in ("gauge", "counter", "histogram")
@@ -102,8 +92,7 @@ async def test_names_types_and_labels() -> None:
     assert "_created" not in text
 
 
-@pytest.mark.asyncio
-async def test_values() -> None:
+def test_values() -> None:
     engine = PaperEngine()
     stats = engine.stats
     stats.first_scheduled(0.2)
@@ -114,7 +103,7 @@ async def test_values() -> None:
     for _ in range(2):
         metrics.observe_request("POST", "/v1/completions", 200, 0.4)
     metrics.observe_request("POST", "/v1/completions", 400, 0.002)
-    text = await rendered(metrics)
+    text = rendered(metrics)
     assert value(text, "num_requests_running") == 3
     assert value(text, "num_requests_waiting") == 2
     assert value(text, "kv_cache_usage_perc") == 0.25
@@ -139,65 +128,32 @@ async def test_values() -> None:
     assert value(text, "http_request_duration_seconds_sum", **route) == pytest.approx(0.802)
 
 
-@pytest.mark.asyncio
-async def test_text_that_comes_from_outside_does_no_harm() -> None:
+def test_text_that_comes_from_outside_does_no_harm() -> None:
     name = 'a"b\\c\nd{e}=ü'
     metrics = metrics_of(PaperEngine(), name)
     for method in ("BREW", "brew", "GET"):
         metrics.observe_request(method, "unknown", 404, 0.0)
-    text = await rendered(metrics)
+    text = rendered(metrics)
     assert {sample.labels.get("model_name", name) for family in families(text) for sample in family.samples} == {name}
     assert value(text, "http_requests_total", method="other", handler="unknown", status="404") == 2
     assert value(text, "http_requests_total", method="GET", handler="unknown", status="404") == 1
 
 
-@pytest.mark.parametrize("error", [EngineDeadError("it died"), EngineGenerateError("no"), None])
-@pytest.mark.asyncio
-async def test_without_the_core_the_rest_is_served(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
-    monkeypatch.setattr(api_metrics, "DESCRIBE_SECONDS", 0.01)
+def test_while_the_engine_does_not_run_the_rest_is_served() -> None:
     engine = PaperEngine()
     metrics = metrics_of(engine)
-    assert {family.name for family in families(await rendered(metrics))} >= GAUGES
-    engine.error, engine.silent = error, error is None
-    text = await rendered(metrics)
-    assert {family.name for family in families(text)} == COUNTERS | HISTOGRAMS
-    engine.error, engine.silent = None, False
-    assert {family.name for family in families(await rendered(metrics))} >= GAUGES
+    assert {family.name for family in families(rendered(metrics))} >= GAUGES
+    engine.is_running = False
+    assert {family.name for family in families(rendered(metrics))} == COUNTERS | HISTOGRAMS
+    engine.is_running = True
+    assert {family.name for family in families(rendered(metrics))} >= GAUGES
 
 
-@pytest.mark.asyncio
-async def test_an_engine_that_does_not_run_is_not_asked() -> None:
-    """To ask it would start it, or wait for its start."""
-    engine = PaperEngine()
-    engine.is_running, engine.error = False, AssertionError("it was asked")
-    assert {family.name for family in families(await rendered(metrics_of(engine)))} == COUNTERS | HISTOGRAMS
-
-
-@pytest.mark.asyncio
-async def test_a_fault_of_ours_is_not_hidden() -> None:
-    engine = PaperEngine()
-    engine.error = AssertionError("a fault")
-    with pytest.raises(AssertionError, match="a fault"):
-        await metrics_of(engine).render()
-
-
-@pytest.mark.asyncio
-async def test_a_render_that_is_cancelled_ends() -> None:
-    engine = PaperEngine()
-    engine.silent = True
-    rendering = asyncio.ensure_future(metrics_of(engine).render())
-    await asyncio.sleep(0)
-    rendering.cancel()
-    await asyncio.wait([rendering])
-    assert rendering.cancelled()
-
-
-@pytest.mark.asyncio
-async def test_servers_in_one_program_share_nothing() -> None:
+def test_servers_in_one_program_share_nothing() -> None:
     one, other = metrics_of(PaperEngine(), "one"), metrics_of(PaperEngine(), "other")
     one.observe_request("GET", "/health", 200, 0.1)
-    assert 'model_name="one"' not in await rendered(other)
-    assert "/health" not in await rendered(other)
+    assert 'model_name="one"' not in rendered(other)
+    assert "/health" not in rendered(other)
     assert "ringpost" not in prometheus_client.generate_latest().decode()
 
 
@@ -237,7 +193,7 @@ def test_what_counts_only_grows(first: list[tuple[Any, ...]], second: list[tuple
     for events in (first, second):
         for kind, *details in events:
             notes[kind](*details)
-        counted = [family for family in families(asyncio.run(rendered(metrics))) if family.type != "gauge"]
+        counted = [family for family in families(rendered(metrics)) if family.type != "gauge"]
         for family in counted:
             if family.type == "histogram":
                 check_histogram(family)

@@ -47,6 +47,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["chat", "hi", "--url", "localhost"], "url must be like http://.*got 'localhost'"),
         (["chat", "hi", "--url", "http://localhost:1", "--block-size", "8"], "block_size: with --url"),
         (["chat", "hi", "--api-key", "secret"], "api_key is for a server"),
+        (["top", "--interval", "0"], r"interval must be a number of seconds from 0\.1 to 3600, got 0\.0"),
+        (["top", "--interval", "nan"], "interval must be .*got nan"),
+        (["top", "--pid", "me"], "--pid"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], named: str, no_leaks: None) -> None:
@@ -58,9 +61,11 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
 
 
 COMMANDS = {
+    "bench": ("BENCHMARK", "mailbox"),
     "serve": ("MODEL", "--port", "--served-model-name", "--api-key", "--max-num-seqs"),
     "chat": ("MESSAGE", "--url", "--api-key", "--system-prompt", "--temperature", "--max-num-seqs"),
     "complete": ("PROMPT", "--chat", "--stats", "--temperature", "--max-num-seqs", "--log-format"),
+    "top": ("--pid", "--interval", "--once", "--json"),
 }
 
 

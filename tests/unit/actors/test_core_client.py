@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from mailboxes import make_ring, receive_all
+from mailboxes import make_lanes, make_ring, receive_all
 
 from ringpost.actors.errors import EngineDeadError
 from ringpost.actors.frontend.core_client import CoreClient
+from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
 from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage
@@ -19,9 +20,9 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
 @contextmanager
 def client_and_core() -> Iterator[tuple[CoreClient, Receiver[RequestMessage], Sender[OutputMessage]]]:
-    requests, outputs = make_ring(union=RequestMessage), make_ring()
-    core_in: Receiver[RequestMessage] = Receiver(requests.duplicate(), RequestMessage)
-    core_out: Sender[OutputMessage] = Sender(outputs.duplicate(), OutputMessage)
+    requests, outputs = make_lanes(RequestMessage), make_ring()
+    core_in: Receiver[RequestMessage] = attach_receiver(requests.ordered.duplicate(), RequestMessage)
+    core_out: Sender[OutputMessage] = attach_sender(outputs.duplicate(), OutputMessage)
     client = CoreClient(requests, outputs, frontend=2)
     try:
         yield client, core_in, core_out
@@ -48,7 +49,7 @@ async def test_numbers_are_fresh_and_belong_to_the_frontend() -> None:
 
 async def test_an_abort_is_sent_at_once_when_there_is_room() -> None:
     with client_and_core() as (client, core, _):
-        await client.send(add(1))
+        await client.tell(add(1))
         client.abort(1)
         assert receive_all(core) == [add(1), Abort(1)]
 
@@ -56,7 +57,7 @@ async def test_an_abort_is_sent_at_once_when_there_is_room() -> None:
 async def test_aborts_without_room_follow_in_order_behind_what_waits() -> None:
     with client_and_core() as (client, core, _):
         flushing = asyncio.create_task(client.flush_aborts())
-        sending = asyncio.create_task(client.send(add(1, 5000)))
+        sending = asyncio.create_task(client.tell(add(1, 5000)))
         await turns()
         for request in (1, 2, 3):
             client.abort(request)
@@ -72,7 +73,7 @@ async def test_aborts_without_room_follow_in_order_behind_what_waits() -> None:
 
 async def test_an_abort_does_not_overtake_one_that_waits() -> None:
     with client_and_core() as (client, core, _):
-        sending = asyncio.create_task(client.send(add(1, 5000)))
+        sending = asyncio.create_task(client.tell(add(1, 5000)))
         await turns()
         client.abort(1)
         assert await core.receive() == add(1, 5000)
@@ -88,7 +89,7 @@ async def test_an_abort_does_not_overtake_one_that_waits() -> None:
 async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
     with client_and_core() as (client, core, _):
         flushing = asyncio.create_task(client.flush_aborts())
-        sending = asyncio.create_task(client.send(add(1, 5000)))
+        sending = asyncio.create_task(client.tell(add(1, 5000)))
         await turns()
         sending.cancel()
         await asyncio.wait([sending])
@@ -100,7 +101,7 @@ async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
 
 async def test_calls_get_their_own_answers() -> None:
     with client_and_core() as (client, core, outputs):
-        calls = [asyncio.create_task(client.call(DescribeEngine(number), number)) for number in (7, 8)]
+        calls = [asyncio.create_task(client.ask(DescribeEngine(number), number, 60)) for number in (7, 8)]
         assert [await core.receive() for _ in calls] == [DescribeEngine(7), DescribeEngine(8)]
         for number in (8, 99, 7, 7):
             outputs.send_nowait(UtilityReply(number, message=f"to {number}"))
@@ -112,33 +113,33 @@ async def test_calls_get_their_own_answers() -> None:
 
 async def test_a_cancelled_call_is_forgotten() -> None:
     with client_and_core() as (client, core, _):
-        call = asyncio.create_task(client.call(DescribeEngine(7), 7))
+        call = asyncio.create_task(client.ask(DescribeEngine(7), 7, 60))
         await core.receive()
         call.cancel()
         await asyncio.wait([call])
         client.answer(UtilityReply(7))
-        assert client._replies == {}
+        assert len(client._asks) == 0
 
 
 async def test_the_death_of_the_engine_ends_calls_and_whoever_waits_to_send() -> None:
     with client_and_core() as (client, core, _):
-        call = asyncio.create_task(client.call(DescribeEngine(7), 7))
+        call = asyncio.create_task(client.ask(DescribeEngine(7), 7, 60))
         await core.receive()
-        sending = [asyncio.create_task(client.send(add(request, 5000))) for request in (1, 2)]
-        blocked_call = asyncio.create_task(client.call(DescribeEngine(8), 8))
+        sending = [asyncio.create_task(client.tell(add(request, 5000))) for request in (1, 2)]
+        blocked_call = asyncio.create_task(client.ask(DescribeEngine(8), 8, 60))
         await turns()
-        client.fail_calls(EngineDeadError("worker0.0 died"))
+        client.fail(EngineDeadError("worker0.0 died"))
         client.close()
         for task in (call, *sending, blocked_call):
             with pytest.raises(EngineDeadError, match=r"worker0\.0 died"):
                 await task
         with pytest.raises(EngineDeadError, match=r"worker0\.0 died"):
-            await client.send(add(3))
+            await client.tell(add(3))
 
 
 async def test_whoever_waits_for_room_when_the_core_dies_gets_the_reason() -> None:
     with client_and_core() as (client, core_in, _):
-        sends = [asyncio.create_task(client.send(add(request, 700))) for request in range(20)]
+        sends = [asyncio.create_task(client.tell(add(request, 700))) for request in range(20)]
         await turns()
         waiting = [task for task in sends if not task.done()]
         assert len(waiting) > 1
@@ -146,7 +147,7 @@ async def test_whoever_waits_for_room_when_the_core_dies_gets_the_reason() -> No
         await turns()
         client.abort(1)  # harmless, although there is no core
         assert not any(task.done() for task in waiting)
-        client.fail_calls(EngineDeadError("core0 died"))
+        client.fail(EngineDeadError("core0 died"))
         client.close()
         for task in waiting:
             with pytest.raises(EngineDeadError, match="core0 died"):

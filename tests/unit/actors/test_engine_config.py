@@ -42,6 +42,10 @@ def test_no_options_are_the_defaults_and_cross_processes() -> None:
         ("startup_timeout", 5, 5.0),
         ("startup_timeout", "0.5", 0.5),
         ("shutdown_timeout", "0", 0.0),
+        ("hang_timeout", "0.5", 0.5),
+        ("hang_timeout", 1e6, 1e6),
+        ("mailbox_bytes", 1 << 16, 65536),
+        ("mailbox_bytes", "1073741824", 1 << 30),
         ("max_model_len", None, None),
         ("max_model_len", "4096", 4096),
         ("tensor_parallel_size", "1", 1),
@@ -49,6 +53,8 @@ def test_no_options_are_the_defaults_and_cross_processes() -> None:
         ("seed", 2**63 - 1, 2**63 - 1),
         ("dtype", "bfloat16", "bfloat16"),
         ("loop", "asyncio", "asyncio"),
+        ("debug_actors", True, True),
+        ("debug_actors", "true", True),
     ],
 )
 def test_values_in_range(option: str, value: Any, expected: Any) -> None:
@@ -77,6 +83,12 @@ def test_values_in_range(option: str, value: Any, expected: Any) -> None:
         ("startup_timeout", math.nan),
         ("startup_timeout", "soon"),
         ("shutdown_timeout", -0.1),
+        ("hang_timeout", 0),
+        ("hang_timeout", 1.1e6),
+        ("mailbox_bytes", 1 << 15),
+        ("mailbox_bytes", 1 << 31),
+        ("mailbox_bytes", 100_000),
+        ("mailbox_bytes", "1M"),
         ("max_model_len", 0),
         ("seed", -1),
         ("seed", 2**63),
@@ -84,6 +96,8 @@ def test_values_in_range(option: str, value: Any, expected: Any) -> None:
         ("tensor_parallel_size", "2"),
         ("dtype", "float16"),
         ("log_level", "INFO"),
+        ("debug_actors", "yes"),
+        ("debug_actors", 2),
     ],
 )
 def test_values_out_of_range_are_refused_naming_option_and_value(option: str, value: Any) -> None:
@@ -132,6 +146,19 @@ def test_options_come_from_the_command_line_only_where_they_were_given() -> None
     assert options == {"max_num_seqs": "8", "startup_timeout": "2.5", "seed": "7"}
     config = engine_config(**options)
     assert (config.scheduler.max_num_seqs, config.runtime.startup_timeout, config.runtime.seed) == (8, 2.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [([], {}), (["--debug-actors"], {"debug_actors": True}), (["--no-debug-actors"], {"debug_actors": False})],
+)
+def test_an_option_that_is_on_or_off_needs_no_value(words: list[str], options: dict[str, bool]) -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_arguments(parser)
+    parser.add_argument("model")
+    found = engine_options(parser.parse_args([*words, "smollm2"]))
+    assert found == {"model": "smollm2", **options}
+    assert engine_config(**found).runtime.debug_actors is options.get("debug_actors", False)
 
 
 def test_a_model_that_is_not_there_is_a_value_error_naming_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mailboxes import make_ring
+from mailboxes import make_lanes, make_ring
 from tiny_checkpoint import tiny_tokenizer, write_tiny_llama
 
 from ringpost.actors.base import TaskHost
@@ -23,6 +23,9 @@ from ringpost.actors.frontend.engine_client import EngineClient
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.actors.frontend.stats import FrontendStats, Histogram
+from ringpost.actors.status import StatusBlock
+from ringpost.actors.watch import EngineWatch
+from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.config import EngineConfig
 from ringpost.ipc.messages.errors import ParameterError
@@ -218,9 +221,9 @@ class PaperCore:
     """The core's ends of an engine's mailboxes, in the hands of a test."""
 
     def __init__(self) -> None:
-        self.handles = make_ring(union=RequestMessage), make_ring()
-        self.requests: Receiver[RequestMessage] = Receiver(self.handles[0].duplicate(), RequestMessage)
-        self.outputs: Sender[OutputMessage] = Sender(self.handles[1].duplicate(), OutputMessage)
+        self.handles = make_lanes(RequestMessage), make_ring()
+        self.requests: Receiver[RequestMessage] = attach_receiver(self.handles[0].ordered.duplicate(), RequestMessage)
+        self.outputs: Sender[OutputMessage] = attach_sender(self.handles[1].duplicate(), OutputMessage)
         self.death: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         # What the engine asks of its supervisor.
         self.topology = SimpleNamespace(requests=[[self.handles[0]]], outputs=[[self.handles[1]]])
@@ -265,6 +268,8 @@ async def serving(config: EngineConfig, renderer: Renderer) -> AsyncIterator[tup
     """An engine that serves, whose core is the test."""
     core, engine = PaperCore(), AsyncLLM(config)
     engine._renderer = renderer
+    engine._status = StatusBlock(lambda _: None, actor="frontend0", kind="frontend", supervisor=0, epoch=1)
+    engine._watch = EngineWatch([], config.runtime.hang_timeout)
     engine._host = TaskHost(engine._serve(config, core), "engine")  # type: ignore[arg-type]
     try:
         await engine.start()
@@ -350,7 +355,7 @@ async def _could_not_be_sent(engine: AsyncLLM, core: PaperCore) -> None:
     async def broken(message: object) -> None:
         raise OSError("no")
 
-    engine._client.send = broken  # type: ignore[method-assign]
+    engine._client.tell = broken  # type: ignore[method-assign]
     with pytest.raises(OSError, match="no"):
         await engine.add_request(None, PROMPT)
 

@@ -11,7 +11,7 @@ from tiny_checkpoint import write_tiny_llama
 from ringpost.actors.config import engine_config, resolve_config
 from ringpost.actors.frontend.input_processor import InputProcessor
 from ringpost.actors.frontend.renderer import Renderer
-from ringpost.ipc.codec import codec_of
+from ringpost.ipc.codec import Codec
 from ringpost.ipc.messages.config import EngineConfig
 from ringpost.ipc.messages.errors import ParameterError
 from ringpost.ipc.messages.requests import AddRequest, RequestMessage
@@ -124,7 +124,7 @@ def test_every_form_of_prompt(inputs: InputProcessor, prompt: Any) -> None:
     message = process(inputs, prompt)
     assert message.prompt == [100, 101]
     assert (message.request, message.external_id, message.eos_token_ids) == (1, "r", (2,))
-    codec = codec_of(RequestMessage)
+    codec: Codec[RequestMessage] = Codec(RequestMessage)
     assert codec.decode(codec.encode(message)) == message
 
 

@@ -10,6 +10,7 @@ from mailboxes import make_ring
 
 from ringpost.actors.engine_core.executor import MailboxExecutor
 from ringpost.actors.errors import ActorFailed, EngineError
+from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.failure import Failure
 from ringpost.ipc.messages.plans import InitCache, PlanMessage, StepPlan, StopWorker
@@ -24,7 +25,7 @@ Workers = list[tuple[Receiver[PlanMessage], Sender[ResultMessage]]]
 def executor_and_workers(count: int = 2) -> Iterator[tuple[MailboxExecutor, Workers]]:
     plans, results = make_ring(readers=count, union=PlanMessage), [make_ring(union=ResultMessage) for _ in range(count)]
     workers: Workers = [
-        (Receiver(plans.duplicate(), PlanMessage, slot=rank), Sender(results[rank].duplicate(), ResultMessage))
+        (attach_receiver(plans.duplicate(), PlanMessage, slot=rank), attach_sender(results[rank].duplicate(), ResultMessage))
         for rank in range(count)
     ]
     executor = MailboxExecutor(plans, results)

@@ -3,12 +3,13 @@
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mailboxes import fill, joined, note, receive_all
 
-from ringpost.actors.engine_core.output_port import OutputPort, merge_deltas
+from ringpost.actors.engine_core.output_port import PENDING_TOKENS, Flow, OutputPort, merge_deltas
 from ringpost.ipc.errors import WouldBlock
 from ringpost.ipc.messages.outputs import StepOutputs, TokenDelta, UtilityReply
 
@@ -65,7 +66,7 @@ def test_many_requests_are_cut_into_messages_that_fit() -> None:
         port.put_deltas(deltas)
         port.flush(1)
         received = receive_all(receiver)
-        sizes = [len(sender._codec.encode(message)) for message in received]
+        sizes = [len(msgspec.msgpack.encode(message)) for message in received]
         assert [delta for message in received for delta in message.deltas] == deltas
         assert max(sizes) < (1 << 20) // 2 - 16
 
@@ -76,6 +77,85 @@ def test_merging_joins_neighbours_only() -> None:
     assert merged == TokenDelta(1, 3, [5, 6, 7], "stop", 7, 16, 2.0)
     with pytest.raises(AssertionError):
         merge_deltas(first, TokenDelta(1, 6, [7]))
+
+
+def tokens_of(request: int, position: int, count: int) -> TokenDelta:
+    return TokenDelta(request, position, list(range(position, position + count)))
+
+
+def test_a_request_with_much_pending_is_overfull_until_all_of_it_is_sent() -> None:
+    with joined() as (sender, receiver):
+        port = OutputPort(sender)
+        fill(sender)
+        port.put_deltas([tokens_of(1, 0, PENDING_TOKENS - 1), tokens_of(2, 0, 5)])
+        assert port.flush(1) == Flow([], [])
+        port.put_deltas([tokens_of(1, PENDING_TOKENS - 1, 1), tokens_of(2, 5, 1)])
+        assert port.flush(2) == Flow([1], [])
+        port.put_deltas([tokens_of(1, PENDING_TOKENS, 1)])  # was in flight
+        assert port.flush(3) == Flow([], [])
+        receive_all(receiver)
+        assert port.flush(4) == Flow([], [1])
+        assert receive_all(receiver) == [StepOutputs(4, [tokens_of(1, 0, PENDING_TOKENS + 1), tokens_of(2, 0, 6)])]
+        assert port.flush(5) == Flow([], [])
+
+
+def test_a_part_of_it_is_not_enough() -> None:
+    with joined() as (sender, receiver):
+        port = OutputPort(sender)
+        port.put_deltas([tokens_of(1, 0, 3000)])
+        flows = [port.flush(1)]
+        received = []
+        while port.ends():
+            received += receive_all(receiver)
+            flows.append(port.flush(1))
+        received += receive_all(receiver)
+        assert (flows[0], flows[-1]) == (Flow([1], []), Flow([], [1]))
+        assert all(flow == Flow([], []) for flow in flows[1:-1])
+        assert len(flows) > 3
+        assert [token for message in received for token in message.deltas[0].tokens] == list(range(3000))
+
+
+def test_much_at_once_is_not_overfull_where_there_is_room() -> None:
+    with joined(1 << 16) as (sender, _):
+        port = OutputPort(sender)
+        port.put_deltas([tokens_of(1, 0, 3 * PENDING_TOKENS)])
+        assert port.flush(1) == Flow([], [])
+
+
+def test_nothing_is_sent_of_a_request_that_nobody_waits_for() -> None:
+    with joined() as (sender, receiver):
+        port = OutputPort(sender)
+        fill(sender)
+        port.put_deltas([tokens_of(number, 0, PENDING_TOKENS) for number in (1, 2)])
+        port.forget(2)
+        assert port.flush(1) == Flow([1], [])
+        port.put_deltas([tokens_of(3, 0, 1)])
+        port.forget(1)
+        port.forget(4)
+        receive_all(receiver)
+        assert port.flush(2) == Flow([], [1])
+        assert receive_all(receiver) == [StepOutputs(2, [tokens_of(3, 0, 1)])]
+
+
+def test_nothing_is_encoded_in_vain_while_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    with joined() as (sender, receiver):
+        port = OutputPort(sender)
+        fill(sender)
+        attempts = []
+        send = sender.send_nowait
+
+        def counted(message: Any) -> None:
+            attempts.append(message)
+            send(message)
+
+        monkeypatch.setattr(sender, "send_nowait", counted)
+        for position in range(10):
+            port.put_deltas([tokens_of(1, position, 1)])
+            port.flush(position)
+        assert len(attempts) == 1
+        receive_all(receiver)
+        port.flush(10)
+        assert receive_all(receiver) == [StepOutputs(10, [tokens_of(1, 0, 10)])]
 
 
 @given(st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(0, 300))), max_size=60))

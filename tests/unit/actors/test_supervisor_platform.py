@@ -6,6 +6,8 @@ import resource
 import pytest
 
 from ringpost import EngineConfig, EngineStartError
+from ringpost.actors import topology
+from ringpost.actors.config import engine_config
 from ringpost.actors.supervisor import Supervisor
 
 
@@ -26,3 +28,21 @@ def test_without_enough_descriptors_nothing_is_left_open(no_leaks: None, spare: 
             Supervisor(EngineConfig())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_mailboxes_larger_than_the_memory_are_refused(no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their pages come when they are first touched: what is not there then ends the process that touches it."""
+    monkeypatch.setattr(topology, "available_memory", lambda: 1000)
+    with pytest.raises(EngineStartError, match=r"need \d{10} bytes .*mailbox_bytes=1073741824, but only 1000 bytes are free"):
+        Supervisor(engine_config(mailbox_bytes=1 << 30))
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 21])
+def test_the_size_of_mailboxes(no_leaks: None, size: int) -> None:
+    mailboxes = topology.Topology(engine_config(mailbox_bytes=size))
+    core, _ = mailboxes.boots()
+    assert core.plans is not None
+    handles = [*(lanes.ordered for lanes in core.requests), *core.outputs, core.plans, *core.results]
+    sizes = {handle.name: os.fstat(handle.descriptors()[0]).st_size for handle in handles}
+    mailboxes.close()
+    assert all(size < bytes_ < size + (1 << 15) for bytes_ in sizes.values()), sizes

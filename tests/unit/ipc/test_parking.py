@@ -8,6 +8,7 @@ from mailboxes import joined, note, parked
 
 from ringpost.ipc.doorbell import Doorbell, create_doorbell, ring_doorbell
 from ringpost.ipc.parking import Signal, wait_any
+from ringpost.ipc.shared_mailbox import SharedReceiver, SharedSender
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -52,6 +53,7 @@ async def test_a_cancelled_wait_leaves_nothing_armed() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         sender.send_nowait(note(1))
+        assert isinstance(receiver, SharedReceiver)
         with pytest.raises(BlockingIOError):  # nobody is parked, so no bell was rung
             os.eventfd_read(receiver._handle.data_bells[0])
         signal.set()
@@ -72,6 +74,8 @@ async def test_a_writer_that_finds_a_parked_reader_rings_once_it_published() -> 
 async def test_a_sender_whose_message_found_no_room_waits_for_the_room_of_that_message() -> None:
     """A little room is no reason to wake up: the task would go round for ever."""
     with joined() as (sender, receiver):
+        assert isinstance(sender, SharedSender)
+        assert isinstance(receiver, SharedReceiver)
         while sender._ring.try_write(bytes(900)):
             pass
         with pytest.raises(Exception, match="full"):

@@ -5,14 +5,19 @@ from collections.abc import Callable, Iterator
 import pytest
 from mailboxes import joined, make_ring, note
 
+from ringpost.ipc.attach import attach_receiver
+from ringpost.ipc.codec import fingerprint_of
 from ringpost.ipc.errors import Broken, SchemaMismatch
-from ringpost.ipc.layout import FRAGMENT, RECORD, data_offset
+from ringpost.ipc.layout import DATA, FIRST_FRAGMENT, LAST_FRAGMENT, RECORD, data_offset
 from ringpost.ipc.mailbox import Receiver
 from ringpost.ipc.messages.outputs import OutputMessage
-from ringpost.ipc.ring import RingHandle, RingReader, RingWriter, create_ring
+from ringpost.ipc.ring import RingHandle, create_ring
+from ringpost.ipc.ring_reader import RingReader
+from ringpost.ipc.ring_writer import RingWriter
 from ringpost.ipc.segment import map_segment
+from ringpost.ipc.shared_mailbox import SharedSender
 
-LENGTH, KIND, EPOCH, SEQUENCE = 0, 1, 3, 4  # fields of a record's header
+LENGTH, KIND, EPOCH, SEQUENCE = 0, 1, 2, 3  # fields of a record's header
 
 
 @pytest.fixture
@@ -39,8 +44,8 @@ def take(reader: RingReader) -> bytes:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [(KIND, 0), (KIND, 6), (SEQUENCE, 1), (LENGTH, 4096), (LENGTH, 2**32 - 1), (LENGTH, 33)],
-    ids=["kind 0", "kind 6", "sequence", "beyond the lap", "beyond everything", "beyond what was published"],
+    [(KIND, 0), (KIND, 7), (KIND, LAST_FRAGMENT), (SEQUENCE, 1), (LENGTH, 4096), (LENGTH, 2**32 - 1), (LENGTH, 33)],
+    ids=["kind 0", "kind 7", "no beginning", "sequence", "beyond the lap", "beyond everything", "beyond what was published"],
 )
 def test_a_corrupt_record_breaks_the_mailbox(handle: RingHandle, field: int, value: int) -> None:
     writer, reader = RingWriter(handle, 7), RingReader(handle, 7)
@@ -78,6 +83,7 @@ def test_memory_that_is_no_ring_is_refused(handle: RingHandle) -> None:
 )
 def test_a_record_that_does_not_decode_breaks_the_mailbox(payload: bytes, no_leaks: None) -> None:
     with joined() as (sender, receiver):
+        assert isinstance(sender, SharedSender)
         assert sender._ring.try_write(payload)
         for _ in range(2):
             with pytest.raises(Broken, match="mailbox test: a record does not decode"):
@@ -88,9 +94,9 @@ def test_a_record_that_does_not_decode_breaks_the_mailbox(payload: bytes, no_lea
 def test_an_end_can_be_closed_while_its_error_is_handled(kind: str, no_leaks: None) -> None:
     """The traceback of the error keeps frames alive, but no view of the memory."""
     handle = make_ring()
-    receiver: Receiver[OutputMessage] = Receiver(handle.duplicate(), OutputMessage)
-    writer = RingWriter(handle, receiver._codec.fingerprint)
-    assert writer.try_write(b"\xc1") if kind == "undecodable" else writer.try_write(b"half", FRAGMENT)
+    receiver: Receiver[OutputMessage] = attach_receiver(handle.duplicate(), OutputMessage)
+    writer = RingWriter(handle, fingerprint_of(OutputMessage))
+    assert writer.try_write_pieces([b"\xc1"], 1, DATA if kind == "undecodable" else FIRST_FRAGMENT)
     writer.close()
     writer.unmap()
     handle.close()

@@ -7,7 +7,9 @@ import pytest
 from mailboxes import HALF, read_all, ring_for_two, write_all
 
 from ringpost.ipc.errors import Broken, Closed, EndOfStream
-from ringpost.ipc.ring import RingHandle, RingReader, RingWriter, mark_gone
+from ringpost.ipc.ring import RingHandle
+from ringpost.ipc.ring_reader import RingReader
+from ringpost.ipc.ring_writer import RingWriter
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_what_a_writer_publishes_while_it_leaves_is_not_overlooked(handle: RingH
 def test_what_a_dead_writer_published_comes_before_broken(handle: RingHandle) -> None:
     writer, reader = RingWriter(handle, 7), RingReader(handle, 7)
     write_all(writer, 5)
-    mark_gone(handle, writer=True)
+    handle.mark_gone(writer=True)
     assert len(reader.peek() or b"") == 5
     reader.advance()
     with pytest.raises(Broken, match=r"requests\[0,0\]: its writer died"):
@@ -61,7 +63,7 @@ def test_a_dead_reader_holds_nobody_up(handle: RingHandle) -> None:
     write_all(writer, HALF, HALF)
     assert read_all(fast) == [HALF, HALF]
     writer.park()
-    mark_gone(handle, writer=False, slot=1)
+    handle.mark_gone(writer=False, slot=1)
     assert os.eventfd_read(handle.space_bell) > 0
     assert writer.try_write(b"")
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ringpost.ipc.errors import EndOfStream
-from ringpost.ipc.ring import RingReader, RingWriter, create_ring
+from ringpost.ipc.ring import create_ring
+from ringpost.ipc.ring_reader import RingReader
+from ringpost.ipc.ring_writer import RingWriter
 
 CAPACITY, HEADER, ALIGN = 4096, 16, 16
 LARGEST = CAPACITY // 2 - HEADER

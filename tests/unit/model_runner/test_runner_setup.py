@@ -128,9 +128,10 @@ def blocks(free: int, monkeypatch: pytest.MonkeyPatch, **cache: int) -> int:
 
 def test_how_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert blocks(0, monkeypatch, num_blocks_override=7, kv_cache_memory_bytes=1) == 7
-    assert blocks(0, monkeypatch, kv_cache_memory_bytes=3 * BLOCK + 5) == 3
+    assert blocks(3 * BLOCK, monkeypatch, kv_cache_memory_bytes=3 * BLOCK + 5) == 3
     assert blocks(4 * 5 * BLOCK, monkeypatch) == 5
     assert blocks(2**40, monkeypatch) == 16  # 4 rows of 50 tokens, in blocks of 16
+    assert blocks(16 * BLOCK, monkeypatch, kv_cache_memory_bytes=2**40) == 16  # no more is taken than rows can use
 
 
 def test_no_block_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +139,13 @@ def test_no_block_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         blocks(2**40, monkeypatch, kv_cache_memory_bytes=100)
     with pytest.raises(ValueError, match=r"may take 25 bytes \(a quarter of the free memory\)"):
         blocks(100, monkeypatch)
+
+
+def test_more_is_asked_for_than_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, free = 3 * BLOCK + 5, 3 * BLOCK - 1
+    wanted = rf"would take {3 * BLOCK} bytes \(kv_cache_memory_bytes={asked}\), but only {free} bytes of memory are free"
+    with pytest.raises(ValueError, match=wanted):
+        blocks(free, monkeypatch, kv_cache_memory_bytes=asked)
 
 
 def test_free_memory_heeds_control_groups(tmp_path: Path) -> None:

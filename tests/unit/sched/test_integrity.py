@@ -13,15 +13,16 @@ from ringpost.sched.scheduler import Scheduler
 
 
 def build() -> Scheduler:
-    """Requests 1 and 2 run, with a step in flight; request 3 waits."""
+    """Requests 1 and 2 run, with a step in flight; request 3 waits, and request 4 is parked."""
     scheduler = Scheduler(
         SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=20),
         CacheConfig(block_size=4),
         num_blocks=20,
         max_model_len=40,
     )
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 4):
         scheduler.add(AddRequest(number, f"r{number}", [5] * 6, SamplingParams(), 0.0))
+    assert scheduler.park(4)
     assert scheduler.schedule() is not None
     return scheduler
 
@@ -52,6 +53,24 @@ def miscount_reservations(scheduler: Scheduler) -> None:
 
 def reserve_while_waiting(scheduler: Scheduler) -> None:
     scheduler.requests[3].num_reserved_blocks = 1
+    scheduler.kv_cache_manager.num_reserved += 1
+
+
+def keep_blocks_for_nothing(scheduler: Scheduler) -> None:
+    scheduler.park(2)
+    scheduler.requests[2].num_computed = 0
+
+
+def miscount_tokens_in_flight(scheduler: Scheduler) -> None:
+    scheduler.requests[2].num_in_flight = 0
+
+
+def park_under_a_wrong_number(scheduler: Scheduler) -> None:
+    scheduler.parked[8] = scheduler.parked.pop(4)
+
+
+def forget_a_parked_request(scheduler: Scheduler) -> None:
+    scheduler.parked.clear()
 
 
 def forget_a_request(scheduler: Scheduler) -> None:
@@ -120,9 +139,13 @@ def test_a_sound_scheduler_passes() -> None:
         (invent_a_block, r"blocks missing.*\[20\]"),
         (lose_a_row, r"rows missing.*\[0, 1\]"),
         (miscount_reservations, "requests reserve 12 blocks, the manager counts 11 of 20"),
-        (reserve_while_waiting, "waiting request 3 holds blocks .* 1 reserved"),
+        (reserve_while_waiting, "request 3 is .*WAITING and reserves 1 blocks with 0 computed"),
+        (keep_blocks_for_nothing, "request 2 has 2 blocks .* for 0 computed"),
+        (miscount_tokens_in_flight, "request 2 counts 0 tokens in flight, the steps 1"),
+        (park_under_a_wrong_number, "request 4 is parked as 8"),
+        (forget_a_parked_request, r"registered: \[1, 2, 3, 4\], queued: \[1, 2, 3\]"),
         (forget_a_request, "request 3 is .*WAITING but not registered"),
-        (drop_a_request_from_its_queue, r"registered: \[1, 2, 3\], queued: \[1, 2\]"),
+        (drop_a_request_from_its_queue, r"registered: \[1, 2, 3, 4\], queued: \[1, 2, 4\]"),
         (queue_a_request_twice, "request 1 is .*RUNNING in the .*WAITING queue"),
         (replace_a_request, "request 3 is .*WAITING but not registered"),
         (run_under_a_wrong_number, "request 2 runs as 7"),

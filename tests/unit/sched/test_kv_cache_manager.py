@@ -63,3 +63,11 @@ def test_free_takes_back_blocks_and_reservation() -> None:
     manager.free(one)
     assert (manager.pool.num_free, manager.num_reserved) == (5, 0)
     assert (one.block_table, one.num_slots, one.num_reserved_blocks) == ([], 0, 0)
+
+
+def test_what_is_missing_is_what_others_have_to_give_up() -> None:
+    manager = KVCacheManager(5, 4)
+    first, second = (request(number, prompt=5, max_tokens=8) for number in range(2))
+    assert manager.missing(first) == -2
+    assert manager.reserve(first)
+    assert manager.missing(second) == 1

@@ -2,6 +2,7 @@
 
 import zlib
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -49,35 +50,35 @@ def answer(request: AddRequest, max_model_len: int) -> tuple[list[int], str, int
 class Row:
     """A worker's persistent row."""
 
-    incarnation: int
+    request: int
     tokens: list[int]
     prompt_length: int
     blocks: list[int]
     seed: int
-    computed: int = 0
+    computed: int
 
 
 @dataclass
 class FakeWorker:
-    """Executes plans in order over a slot memory, and checks that it reads back only what the same owner wrote."""
+    """Executes plans in order over a slot memory, and checks that it reads back only what the same request wrote."""
 
     block_size: int
     num_blocks: int
     max_num_seqs: int
     rows: dict[int, Row] = field(default_factory=dict)
     slots: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
-    incarnations: int = 0
 
     def execute(self, plan: StepPlan, failing: set[int]) -> StepResult:
         assert len({new.row for new in plan.new}) == len(plan.new)
         for new in plan.new:
             assert 0 <= new.row < self.max_num_seqs
             assert new.params.seed is not None
-            self.incarnations += 1
-            self.rows[new.row] = Row(self.incarnations, list(new.tokens), new.prompt_length, list(new.blocks), new.params.seed)
+            start = plan.starts[plan.rows.index(new.row)]
+            tokens, blocks = list(new.tokens), list(new.blocks)
+            self.rows[new.row] = Row(new.request, tokens, new.prompt_length, blocks, new.params.seed, start)
         assert len(plan.rows) == len(plan.starts) == len(plan.counts) == len(plan.blocks)
         assert len(set(plan.rows)) == len(plan.rows)
-        tokens = []
+        sampled = []
         for index, number in enumerate(plan.rows):
             row = self.rows[number]
             row.blocks += plan.blocks[index]
@@ -85,10 +86,10 @@ class FakeWorker:
             complete = row.computed == len(row.tokens)
             assert complete == (index in plan.sample), f"row {number} samples at {row.computed} of {len(row.tokens)}"
             if complete:
-                tokens.append(token_at(row.seed, len(row.tokens) - row.prompt_length))
-                row.tokens.append(tokens[-1])
+                sampled.append(token_at(row.seed, len(row.tokens) - row.prompt_length))
+                row.tokens.append(sampled[-1])
         assert plan.sample == sorted(set(plan.sample))
-        return StepResult(plan.step, tokens, [RowFailure(index, "ValueError", "nan") for index in sorted(failing)])
+        return StepResult(plan.step, sampled, [RowFailure(index, "ValueError", "nan") for index in sorted(failing)])
 
     def forward(self, row: Row, start: int, count: int) -> None:
         """Write the KV of the new positions, then read that of all positions so far, as attention does."""
@@ -96,9 +97,9 @@ class FakeWorker:
         assert count >= 1
         row.computed = start + count
         for position in range(start, row.computed):
-            self.slots[self.slot(row, position)] = (row.incarnation, position, row.tokens[position])
+            self.slots[self.slot(row, position)] = (row.request, position, row.tokens[position])
         for position in range(row.computed):
-            assert self.slots[self.slot(row, position)] == (row.incarnation, position, row.tokens[position])
+            assert self.slots[self.slot(row, position)] == (row.request, position, row.tokens[position])
 
     def slot(self, row: Row, position: int) -> tuple[int, int]:
         block = row.blocks[position // self.block_size]
@@ -107,7 +108,7 @@ class FakeWorker:
 
 
 class Histories(RuleBasedStateMachine):
-    """The machine keeps its own books: who waits, who runs with which blocks, who has received what."""
+    """The machine keeps its own books: who waits, is parked or runs with which blocks, who has received what."""
 
     @initialize(
         block_size=st.integers(1, 5),
@@ -142,7 +143,10 @@ class Histories(RuleBasedStateMachine):
             max_model_len=self.max_model_len,
             steps_in_flight=self.steps_in_flight,
         )
-        self.waiting: list[int] = []
+        self.waiting: list[int] = []  # new ones
+        self.returning: list[int] = []
+        self.parked: list[int] = []
+        self.kept: dict[int, list[int]] = {}  # blocks of requests that gave up their row
         self.running: dict[int, list[int]] = {}  # blocks by request, in order of admission
         self.computed: dict[int, int] = {}  # positions planned by request
         self.row_owner: dict[int, int] = {}
@@ -191,10 +195,39 @@ class Histories(RuleBasedStateMachine):
 
     def forget(self, number: int) -> None:
         del self.known[number]
+        self.leave(number)
+        self.kept.pop(number, None)
+
+    def leave(self, number: int) -> None:
+        """Take a request out of its place; one that ran keeps its blocks."""
         if number in self.running:
-            del self.running[number]
-        else:
-            self.waiting.remove(number)
+            self.kept[number] = self.running.pop(number)
+            self.row_owner = {row: owner for row, owner in self.row_owner.items() if owner != number}
+        for queue in (self.waiting, self.returning, self.parked):
+            if number in queue:
+                queue.remove(number)
+
+    @rule(data=st.data())
+    def park(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from([*self.running, self.counter + 1]) | st.integers(0, self.counter))
+        assert self.scheduler.park(number) == (number in self.known)
+        if number in self.known and number not in self.parked:
+            self.leave(number)
+            self.parked.append(number)
+
+    @rule(data=st.data())
+    def unpark(self, data: st.DataObject) -> None:
+        self.let_go_on(data.draw(st.sampled_from([*self.parked, self.counter + 1]) | st.integers(0, self.counter)))
+
+    def let_go_on(self, number: int) -> None:
+        assert self.scheduler.unpark(number) == (number in self.parked)
+        if number in self.parked:
+            self.leave(number)
+            self.returning.append(number)
+
+    def in_flight(self, number: int) -> int:
+        """How many tokens of a request are planned, and not delivered yet."""
+        return sum(owners[index] == number for plan, owners in self.planned for index in plan.sample)
 
     @rule()
     def schedule(self) -> None:
@@ -203,8 +236,9 @@ class Histories(RuleBasedStateMachine):
         hungry = [number for number in before if self.has_something_to_compute(number)]
         plan = self.scheduler.schedule()
         if plan is None:
+            queue = [*self.returning, *self.waiting]
             assert not (expected and hungry)
-            assert not (expected and self.waiting and not self.running)
+            assert not (expected and queue and not self.running and not self.in_flight(queue[0]))
             return
         assert expected
         owners = self.owners(plan)
@@ -212,33 +246,49 @@ class Histories(RuleBasedStateMachine):
         assert owners[len(hungry) :] == [new.request for new in plan.new], "then the new ones"
         assert sum(plan.counts) <= self.budget
         assert len(self.running) <= self.max_num_seqs
-        blocks = [block for table in self.running.values() for block in table]
+        blocks = [block for table in (*self.running.values(), *self.kept.values()) for block in table]
         assert len(blocks) == len(set(blocks)), "no block has two live owners"
-        if self.waiting and sum(plan.counts) < self.budget and len(self.running) < self.max_num_seqs:
-            held = sum(self.worst_blocks(self.known[number]) for number in self.running)
-            assert held + self.worst_blocks(self.known[self.waiting[0]]) > self.num_blocks, "nobody waits needlessly"
+        if sum(plan.counts) < self.budget and len(self.running) < self.max_num_seqs:
+            for number in [*self.returning, *self.waiting][:1]:
+                held = self.reserved(self.running) + self.worst_blocks(self.known[number])
+                assert self.in_flight(number) or held > self.num_blocks, "nobody waits needlessly"
         self.planned.append((plan, owners))
 
     def owners(self, plan: StepPlan) -> list[int]:
         """Book the plan's news; returns whom its entries are for."""
         for new in plan.new:
-            assert new.request == self.waiting.pop(0), "first come, first served"
-            assert new.tokens == self.known[new.request].prompt + self.known[new.request].output
-            assert self.row_owner.get(new.row) not in self.running
-            self.row_owner[new.row] = new.request
-            self.running[new.request] = list(new.blocks)
-            self.computed[new.request] = 0
+            number = new.request
+            assert number == [*self.returning, *self.waiting][0], "first come, first served, those that ran before first"
+            assert not self.in_flight(number), "a token in flight would be lost"
+            assert new.tokens == self.known[number].prompt + self.received[number]
+            assert new.row not in self.row_owner
+            self.row_owner[new.row] = number
+            self.leave(number)
+            self.make_room(number)
+            kept = self.kept.pop(number, None)
+            assert kept == (None if kept is None else new.blocks[: len(kept)])
+            self.running[number] = list(new.blocks)
+            self.computed[number] = self.computed[number] if kept else 0
+            assert plan.starts[plan.rows.index(new.row)] == self.computed[number], "it goes on where it left off"
         owners = [self.row_owner[row] for row in plan.rows]
         for owner, blocks, count in zip(owners, plan.blocks, plan.counts, strict=True):
             self.running[owner] += blocks
             self.computed[owner] += count
         return owners
 
+    def reserved(self, numbers: Iterable[int]) -> int:
+        return sum(self.worst_blocks(self.known[number]) for number in numbers)
+
+    def make_room(self, number: int) -> None:
+        """Take blocks from those that hold some without a row, the parked ones first, as far as the request needs them."""
+        holders = [other for other in (*self.parked, *reversed(self.returning)) if other in self.kept]
+        while self.reserved({*self.running, *self.kept, number}) > self.num_blocks:
+            del self.kept[holders.pop(0)]
+
     def has_something_to_compute(self, number: int) -> bool:
         """Whether the tokens known or planned of a running request leave something to compute; its last never does."""
         request = self.known[number]
-        sampling = sum(owners[index] == number for plan, owners in self.planned for index in plan.sample)
-        output = len(self.received[number]) + sampling
+        output = len(self.received[number]) + self.in_flight(number)
         tokens = len(request.prompt) + output
         final = tokens == self.max_model_len or output == request.params.max_tokens
         return self.computed[number] < tokens - final
@@ -308,21 +358,31 @@ class Histories(RuleBasedStateMachine):
             return
         check_integrity(self.scheduler)
         stats = self.scheduler.stats()
-        assert (stats.running, stats.waiting) == (len(self.running), len(self.waiting))
-        assert (self.scheduler.stats().running, self.scheduler.stats().waiting) == (stats.running, stats.waiting)
-        assert stats.free_blocks == self.num_blocks - sum(map(len, self.running.values()))
+        waiting = len(self.waiting) + len(self.returning) + len(self.parked)
+        assert (stats.running, stats.waiting, stats.parked) == (len(self.running), waiting, len(self.parked))
+        assert stats.free_blocks == self.num_blocks - sum(map(len, (*self.running.values(), *self.kept.values())))
         assert self.scheduler.has_work == bool(self.known or self.planned)
 
     def teardown(self) -> None:
-        """Nothing waits for ever: without further requests, every step gets on, until all are finished."""
+        """Nothing waits for ever: without further requests, every step gets on, until all but the parked are finished.
+
+        Then these go on, and finish too.
+        """
         if not hasattr(self, "scheduler"):
             return
-        while self.scheduler.has_work:
+        self.finish_all_but_parked()
+        for number in list(self.parked):
+            self.let_go_on(number)
+        self.finish_all_but_parked()
+        assert not self.known
+        assert not self.scheduler.has_work
+        assert self.scheduler.stats().free_blocks == self.num_blocks
+
+    def finish_all_but_parked(self) -> None:
+        while self.planned or len(self.known) > len(self.parked):
             steps = self.scheduler.stats().steps
             self.make_steps(1)
             assert self.scheduler.stats().steps == steps + 1, "unfinished requests, but nothing to compute"
-        assert not self.known
-        assert self.scheduler.stats().free_blocks == self.num_blocks
 
 
 TestHistories = Histories.TestCase

@@ -22,3 +22,16 @@ def test_first_come_first_served() -> None:
     assert queue.peek() is two
     queue.remove(two)
     assert not queue
+
+
+def test_those_that_ran_before_come_first() -> None:
+    queue = WaitingQueue()
+    new, first, second = request(1), request(2), request(3)
+    queue.push(new)
+    queue.push_returning(first)
+    queue.push_returning(second)
+    assert (len(queue), list(queue), list(queue.last_returning_first())) == (3, [first, second, new], [second, first])
+    queue.remove(first)
+    assert queue.peek() is second
+    queue.remove(second)
+    assert queue.peek() is new

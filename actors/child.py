@@ -1,0 +1,154 @@
+"""Child: one actor of the engine as its supervisor sees it: its line, what it has said, and why it is late or dead."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from ..ipc.attach import attach_receiver
+from ..ipc.errors import MailboxError, WouldBlock
+from ..ipc.lanes import LaneSender
+from ..ipc.mailbox import Receiver
+from ..ipc.messages.control import ActorReady, FromActor, Hello, Stop, ToActor
+from ..ipc.messages.failure import Failure
+from .body import Body
+from .boot import Boot
+from .errors import EngineStartError, failure_text
+from .logs import logger
+from .process import ActorProcess
+from .task_child import ActorTask
+
+# What a process does between its Hello and its ActorReady.
+_START_UP = {"engine_core": "waiting for its workers", "worker": "loading the model"}
+
+
+class Child:
+    """A process, or a task that takes its place, and the supervisor's line to it."""
+
+    def __init__(self, boot: Boot, began: float) -> None:
+        """Attach the line; the process is started later. `began` is the start of the engine, in CLOCK_MONOTONIC."""
+        self.boot = boot
+        self._began = began
+        single = boot.config.runtime.single_process
+        self.body: Body = ActorTask(boot) if single else ActorProcess(boot, boot.descriptors())
+        self.sender: LaneSender[ToActor] = LaneSender(boot.to_actor.duplicate(), ToActor)
+        try:
+            self.receiver: Receiver[FromActor] = attach_receiver(boot.from_actor.duplicate(), FromActor)
+        except BaseException:
+            self.sender.close()
+            raise
+        self.pid = 0
+        self.greeted = False  # its Hello has come
+        self.ready: ActorReady | None = None
+        self.ready_seconds = 0.0
+        self.failure: Failure | None = None
+
+    @property
+    def actor(self) -> str:
+        """Name of the actor."""
+        return self.boot.actor
+
+    def start(self) -> None:
+        """Start the process. Raises EngineStartError, naming the actor, when the system refuses."""
+        try:
+            self.body.start()
+        except OSError as error:
+            raise EngineStartError(f"{self.actor} cannot be started: {error}") from error
+        self.pid = self.body.pid or 0
+
+    @property
+    def started(self) -> bool:
+        """Whether there ever was a process."""
+        return self.body.pid is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has begun and not ended."""
+        return self.started and self.body.exitcode is None
+
+    def ask_to_stop(self) -> None:
+        """Send Stop, if the mailbox still takes it."""
+        try:
+            if not self.sender.send_urgent(Stop()):
+                self.sender.ordered.send_nowait(Stop())
+        except MailboxError as error:
+            logger.warning("%s cannot be asked to stop: %s", self.actor, error)
+
+    def take_messages(self) -> None:
+        """Take what it has said since the last time."""
+        try:
+            while True:
+                message = self.receiver.receive_nowait()
+                if isinstance(message, ActorReady):
+                    self.ready = message
+                    self.ready_seconds = time.monotonic() - self._began
+                    logger.debug("%s is ready after %.2f s", self.actor, self.ready_seconds)
+                elif isinstance(message, Failure):
+                    self.failure = message
+                    logger.debug("%s\n%s", failure_text(message), message.traceback)
+                else:
+                    assert isinstance(message, Hello)
+                    self.greeted = True
+        except WouldBlock:
+            pass
+        except MailboxError as error:
+            self.failure = Failure(self.actor, self.pid, type(error).__name__, str(error))
+
+    def describe_death(self) -> Failure:
+        """Why the process ended: what it said itself, else its exit code and its last lines."""
+        if self.failure is not None:
+            return self.failure
+        return self._failure("ProcessDied", self.body.ending)
+
+    def describe_lateness(self, limit: str) -> Failure:
+        """Where it is in its start-up, when it should have been further by `limit`, in words."""
+        if not self.greeted:
+            return self._failure("TimeoutError", f"no Hello from its process after {limit}")
+        return self._failure("TimeoutError", f"not ready after {limit}, still {_START_UP.get(self.boot.kind, 'starting')}")
+
+    def _failure(self, kind: str, what: str) -> Failure:
+        last = [line for line in tuple(self.body.tail) if line.strip()]
+        message = f"{what}; its last line: {last[-1]}" if last else what
+        return Failure(self.actor, self.pid, kind, message, "\n".join(last))
+
+    def close(self) -> None:
+        """Release the mailboxes and the process object. The process must have ended."""
+        self.sender.close()
+        self.receiver.close()
+        if self.started:
+            self.body.close()
+
+
+class Ends:
+    """Ends of children as something to wait for (Parkable). Watches them inside its `with` block only."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self._children = children
+        self._wake: Callable[[], None] | None = None
+
+    def __enter__(self) -> Self:
+        for child in self._children:
+            child.body.watch(self._ended)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for child in self._children:
+            child.body.unwatch()
+
+    def _ended(self) -> None:
+        if self._wake is not None:
+            self._wake()
+
+    def arm(self, wake: Callable[[], None]) -> None:
+        """See Parkable."""
+        self._wake = wake
+
+    def ready(self) -> bool:
+        """Whether a process has ended."""
+        return any(not child.running for child in self._children)
+
+    def disarm(self, waited: int) -> None:
+        """See Parkable."""
+        self._wake = None
+
+    def count_lost_wakeup(self) -> None:
+        """See Parkable."""

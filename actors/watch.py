@@ -1,0 +1,104 @@
+"""EngineWatch: an engine's actors seen through their boards and mailboxes. Nobody has to answer, so it tells who is stuck."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from ..ipc.board import BoardReader
+from ..ipc.messages.load import LoadStats
+from ..ipc.messages.status import ActorStatus
+from ..ipc.ring import RingHandle
+from ..ipc.ring_view import RingView
+from .boot import Boot
+from .hang import HangDetector, Observation, cadence_of
+from .logs import logger
+
+
+class EngineWatch:
+    """`with EngineWatch(boots, limit) as watch`, and `watch.run()` as a task of whoever serves.
+
+    Attributes:
+        hung: which actors have held a message for longer than `limit` seconds, and which message; None when none has.
+    """
+
+    def __init__(self, boots: Sequence[Boot], limit: float) -> None:
+        self.hung: str | None = None
+        self._detector = HangDetector(limit)
+        self._cadence = cadence_of(limit)
+        with ExitStack() as opened:
+            self._actors = [_Watched(boot, opened) for boot in boots]
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._opened.close()
+
+    async def run(self) -> None:
+        """Look at every actor, again and again, for ever."""
+        while True:
+            await asyncio.sleep(self._cadence)
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Look at every actor once, at `now` of CLOCK_MONOTONIC."""
+        hung = "; ".join(self._detector.look(now, filter(None, map(_Watched.observe, self._actors)))) or None
+        if hung and not self.hung:
+            logger.warning("no progress: %s", hung)
+        elif self.hung and not hung:
+            logger.warning("no longer seen to hang: %s", self.hung)
+        self.hung = hung
+
+    def load(self) -> LoadStats | None:
+        """How busy the first core is, as it posted last; None when it has not yet."""
+        status = next(actor.status() for actor in self._actors if actor.kind == "engine_core")
+        return None if status is None else status.load
+
+    def asks_of(self, name: str) -> str:
+        """The actor whose answer this one waits for, as it posted last; empty for nobody, or when it is not known."""
+        status = next((actor.status() for actor in self._actors if actor.name == name), None)
+        return status.asks if status is not None else ""
+
+
+class _Watched:
+    """What there is to see of one actor."""
+
+    def __init__(self, boot: Boot, opened: ExitStack) -> None:
+        self.name = boot.actor
+        self.kind = boot.kind
+        self._board = BoardReader(boot.status, ActorStatus)
+        opened.callback(self._board.close)
+        self._inbound: list[tuple[str, RingView, int]] = []
+        for handle, slot in boot.inbound():
+            if isinstance(handle, RingHandle):  # else there is no other process whose reader could be stuck
+                view = RingView(handle.memory)
+                opened.callback(view.close)
+                self._inbound.append((handle.name, view, slot))
+
+    def status(self) -> ActorStatus | None:
+        """What it posted last."""
+        return self._board.read()
+
+    def observe(self) -> Observation | None:
+        """The actor now; None unless it serves, as its start and its end have limits of their own."""
+        status = self.status()
+        if status is None or status.state not in ("ready", "draining"):
+            return None
+        taken, waiting = [], []
+        for name, view, slot in self._inbound:
+            reading = view.read()
+            taken.append(reading.readers[slot].position)
+            if reading.writer.position != taken[-1]:
+                waiting.append(name)
+        doing = f"holds {status.message}" if status.message else f"has taken nothing from {', '.join(waiting)}"
+        return Observation(
+            status.actor,
+            status.epoch,
+            busy=bool(status.message or waiting),
+            marker=(status.steps, status.progress, status.message, status.since, *taken),
+            what=f"{status.actor} (pid {status.pid}): {doing}",
+        )
