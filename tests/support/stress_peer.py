@@ -17,6 +17,7 @@ from stress_messages import Blob, StressMessage, check, message_of
 from ringpost.ipc.atomics import Words, words_of
 from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.errors import Broken, EndOfStream
+from ringpost.ipc.mailbox import Sender
 from ringpost.ipc.ring import RingHandle
 from ringpost.ipc.segment import map_segment
 
@@ -50,12 +51,24 @@ def settle(journal: Words, done: int) -> None:
         assert journal[DESCRIPTORS] == len(os.listdir("/proc/self/fd"))
 
 
+async def sent(sender: Sender[StressMessage], message: StressMessage) -> bool:
+    """Send it; False when the reader has died."""
+    try:
+        await sender.send(message)
+    except Broken as error:
+        if "no reader is left" not in str(error):
+            raise
+        return False
+    return True
+
+
 async def write(job: Job, journal: Words) -> None:
     chance = random.Random(job.seed)
     sender = attach_sender(job.ring, StressMessage, job.epoch)
     for number in range(job.start, job.stop):
         message = message_of(number)
-        await sender.send(message)
+        while not await sent(sender, message):
+            await asyncio.sleep(0.001)  # until the reader has a successor
         if isinstance(message, Blob) and len(message.data):
             message.data.data[:] = bytes(len(message.data))  # it is the sender's again
         journal[SENT] = number + 1
