@@ -105,11 +105,6 @@ def create_ring(name: str, capacity: int, fingerprint: int, readers: int = 1) ->
     return handle
 
 
-def ring_bytes(capacity: int, readers: int = 1) -> int:
-    """Bytes of memory that a ring takes once it has been filled."""
-    return data_offset(readers) + capacity
-
-
 class RingEnd:
     """What both ends have: the mapping, checked against the handle and the messages; a claimed side; its counters."""
 
