@@ -47,6 +47,12 @@ if platform.machine() in ("x86_64", "AMD64"):
         _acquire()
         _release()
 
+    def publish_fenced(words: Words, index: int, value: int) -> None:
+        """`publish` and `fence` in one call, since a call costs as much as the work."""
+        words[index] = value
+        _acquire()
+        _release()
+
 else:
 
     def load(words: Words, index: int) -> int:
@@ -66,3 +72,8 @@ else:
         _release()
         _acquire()
         _release()
+
+    def publish_fenced(words: Words, index: int, value: int) -> None:
+        """`publish` and `fence` in one call."""
+        publish(words, index, value)
+        fence()

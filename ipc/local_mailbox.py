@@ -6,6 +6,7 @@ For tests, and for an engine that runs in one process to be debugged. Used from 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -272,6 +273,14 @@ class LocalReceiver(_End, Generic[M]):
         reader.position += size
         self._channel.writer.rouse()
         return message
+
+    def receive_many_nowait(self, limit: int) -> list[M]:
+        """See the contract."""
+        messages = [self.receive_nowait()]
+        with suppress(WouldBlock, EndOfStream, Broken):  # met again by the next call
+            while len(messages) < limit:
+                messages.append(self.receive_nowait())
+        return messages
 
     def _check_writer(self) -> None:
         """Raise when nothing more will come."""

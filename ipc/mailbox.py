@@ -5,6 +5,7 @@ is bounded by the mailbox's capacity in bytes. An end is used from one event loo
 waits at a receiving end.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -66,6 +67,12 @@ class Receiver(Parkable, Protocol[M_co]):
 
     def receive_nowait(self) -> M_co:
         """The next message. Raises WouldBlock when there is none yet; EndOfStream, Broken, Closed as `receive`."""
+
+    def receive_many_nowait(self, limit: int) -> Sequence[M_co]:
+        """What is there, 1 to `limit` messages, for less than so many calls of `receive_nowait`, whose errors it raises.
+
+        It may return fewer than are there. What is behind them is left to the next call, be it WouldBlock, EndOfStream, Broken.
+        """
 
     async def receive(self) -> M_co:
         """The next message, waiting for it. Cancelled, it takes nothing.

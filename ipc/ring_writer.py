@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Sequence
 
-from .atomics import fence, load, publish
+from .atomics import load, publish_fenced
 from .doorbell import ring_doorbell
 from .errors import Broken, Closed
 from .layout import (
@@ -73,9 +73,9 @@ class RingWriter(RingEnd):
         self._head = head
         self._messages = messages = self._messages + 1
         words = self._words
-        publish(words, W_HEAD, head)  # order: HEAD, side A: the record is complete before its position is shown
         words[W_WRITER_COUNTERS] = messages
-        fence()  # order: wake, side A: HEAD before the parked words
+        # order: HEAD, side A: the record is complete before its position is shown
+        publish_fenced(words, W_HEAD, head)  # order: wake, side A: HEAD before the parked words
         for parked in self._parked:
             if words[parked] & 1:
                 self._ring(parked)
@@ -115,9 +115,9 @@ class RingWriter(RingEnd):
         self._head = head
         self._messages += messages
         words = self._words
-        publish(words, W_HEAD, head)  # order: HEAD, side A: as in try_write
         words[W_WRITER_COUNTERS] = self._messages
-        fence()  # order: wake, side A: as in try_write
+        # order: HEAD, side A: as in try_write
+        publish_fenced(words, W_HEAD, head)  # order: wake, side A: as in try_write
         for parked in self._parked:
             if words[parked] & 1:
                 self._ring(parked)

@@ -199,6 +199,10 @@ class SharedReceiver(_End[RingReader], Generic[M]):
         ring.advance()
         return message
 
+    def receive_many_nowait(self, limit: int) -> list[M]:
+        """See the contract."""
+        return self._ring.take(self._decode, limit) or [self.receive_nowait()]
+
     def _decode_frame(self, view: memoryview) -> M:
         """The message of a frame. What it lies in becomes the receiver's own: a copy, unless it was joined from fragments."""
         if not isinstance(view.obj, bytearray):

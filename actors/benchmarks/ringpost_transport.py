@@ -59,8 +59,7 @@ class _MailboxEnd:
         while True:
             for receiver in self._receivers:
                 try:
-                    while len(messages) < self._batch:
-                        messages.append(receiver.receive_nowait())
+                    messages += receiver.receive_many_nowait(self._batch)
                 except WouldBlock:
                     pass
                 except EndOfStream:  # met behind the last messages, which come first

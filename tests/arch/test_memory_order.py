@@ -12,10 +12,18 @@ import pytest
 from source_tree import Module, imports, modules
 
 MARK = re.compile(r"order: ([\w ]+), side ([AB])\b")
-ACCESS = re.compile(r"\b(?:load|publish|fence)\(|_?words\[")
+ACCESS = re.compile(r"\b(?:load|publish|publish_fenced|fence)\(|_?words\[")
 WORDS = {"words", "_words"}
-ACCESSORS = {"load", "publish"}
-RAW = {"ipc.atomics.load", "ipc.atomics.publish", "ipc.atomics.words_of", "ipc.layout", "ipc.ring_reader", "ipc.ring_writer"}
+ACCESSORS = {"load", "publish", "publish_fenced"}
+RAW = {
+    "ipc.atomics.load",
+    "ipc.atomics.publish",
+    "ipc.atomics.publish_fenced",
+    "ipc.atomics.words_of",
+    "ipc.layout",
+    "ipc.ring_reader",
+    "ipc.ring_writer",
+}
 
 
 def shared_modules() -> list[Module]:
