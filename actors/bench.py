@@ -1,4 +1,4 @@
-"""`ringpost bench`: measures Ringpost's parts beside their alternatives on this machine."""
+"""`ringpost bench`: measures parts of Ringpost on this machine, and what one would use instead."""
 
 import argparse
 import math
@@ -12,10 +12,16 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from .benchmarks.mailbox import Settings, plan, run_mailbox_benchmark
+from .benchmarks.mailbox import Report as MailboxReport
+from .benchmarks.mailbox import Settings as MailboxSettings
+from .benchmarks.mailbox import plan, run_mailbox_benchmark
 from .benchmarks.measurements import MEASUREMENTS
 from .benchmarks.messages import SIZES
 from .benchmarks.report import print_report
+from .benchmarks.scheduler import Report as SchedulerReport
+from .benchmarks.scheduler import Settings as SchedulerSettings
+from .benchmarks.scheduler import cases, run_scheduler_benchmark
+from .benchmarks.scheduler_tables import print_scheduler_report
 from .benchmarks.transport import TRANSPORTS, missing
 
 _EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -26,24 +32,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     text = "mailboxes beside zmq.asyncio, multiprocessing.Pipe and multiprocessing.Queue"
     mailbox = benchmarks.add_parser("mailbox", help=text, description=f"Measure {text}.")
-    mailbox.set_defaults(parser=mailbox)
-    mailbox.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    mailbox.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats, of which medians are shown (default 3)")
+    mailbox.set_defaults(parser=mailbox, measure=_measure_mailbox)
+    _add_common(mailbox)
     mailbox.add_argument("--seconds", type=float, default=1.0, metavar="S", help="measured for each figure (default 1)")
     for flag, table in (("--measurements", MEASUREMENTS), ("--transports", TRANSPORTS), ("--sizes", SIZES)):
         names = list(table)
         text = f"only these of {', '.join(names)}"
         mailbox.add_argument(flag, nargs="+", choices=names, default=names, metavar="NAME", help=text)
+    text = "what it costs to plan a step and to apply its result, without a model"
+    scheduler = benchmarks.add_parser("scheduler", help=text, description=f"Measure {text}.")
+    scheduler.set_defaults(parser=scheduler, measure=_measure_scheduler)
+    _add_common(scheduler)
+    scheduler.add_argument("--steps", type=int, default=256, metavar="N", help="steps of each repeat (default 256)")
+    for flag, numbers, text in (
+        ("--running", [1, 32, 256, 1024], "requests that run at once"),
+        ("--prompt-tokens", [128, 2048], "tokens of a prompt; those that run have the first"),
+    ):
+        text = f"{text} (default {' '.join(map(str, numbers))})"
+        scheduler.add_argument(flag, nargs="+", type=int, default=numbers, metavar="N", help=text)
+    scheduler.add_argument("--async-scheduling", action="store_true", help="plan a step while the one before runs")
+    scheduler.add_argument("--profile", action="store_true", help="show where the time goes")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats, of which medians are shown (default 3)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Body of the command; returns its exit code."""
-    if arguments.repeat < 1:
-        raise ValueError(f"repeat must be an integer of at least 1, got {arguments.repeat}")
+    _check_least(arguments, "repeat")
+    report, print_tables = arguments.measure(arguments)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+    else:
+        print_tables(report)
+    return 0
+
+
+def _check_least(arguments: argparse.Namespace, *names: str) -> None:
+    """Raise ValueError if one of these arguments holds an integer below 1."""
+    for name in names:
+        value = getattr(arguments, name)
+        for number in value if isinstance(value, list) else [value]:
+            if number < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {number}")
+
+
+def _measure_mailbox(arguments: argparse.Namespace) -> tuple[MailboxReport, Callable[[MailboxReport], None]]:
     if not 0 < arguments.seconds < math.inf:
         raise ValueError(f"seconds must be a number above 0, got {arguments.seconds:g}")
     left_out = {name: why for name in arguments.transports if (why := missing(name)) is not None}
-    settings = Settings(
+    settings = MailboxSettings(
         seconds=arguments.seconds,
         repeat=arguments.repeat,
         measurements=arguments.measurements,
@@ -57,12 +97,21 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stdout.write(f"{why}\n")
         sys.stdout.flush()
     with _unwound_by_sigterm(), _progress(settings.repeat * len(plan(settings))) as done:
-        report = run_mailbox_benchmark(settings, left_out, done)
-    if arguments.json:
-        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
-    else:
-        print_report(report)
-    return 0
+        return run_mailbox_benchmark(settings, left_out, done), print_report
+
+
+def _measure_scheduler(arguments: argparse.Namespace) -> tuple[SchedulerReport, Callable[[SchedulerReport], None]]:
+    _check_least(arguments, "steps", "running", "prompt_tokens")
+    settings = SchedulerSettings(
+        running=arguments.running,
+        prompt_tokens=arguments.prompt_tokens,
+        steps=arguments.steps,
+        repeat=arguments.repeat,
+        async_scheduling=arguments.async_scheduling,
+        profile=arguments.profile,
+    )
+    with _progress(len(cases(settings))) as done:
+        return run_scheduler_benchmark(settings, done), print_scheduler_report
 
 
 @contextmanager

@@ -95,12 +95,23 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, server: bool = Fals
             if field.name != "model":
                 flag = "--" + field.name.replace("_", "-")
                 kind_of_value: dict[str, Any] = {"metavar": "VALUE"}
-                if isinstance(field.default, bool):
+                if _is_switch(msgspec.inspect.type_info(field.type)):
                     kind_of_value = {"action": argparse.BooleanOptionalAction}
                 elif isinstance(field.default, tuple):
                     # One value each time: with several, an option would swallow the model that follows it.
                     kind_of_value["action"] = "append"
                 group.add_argument(flag, default=argparse.SUPPRESS, help=_help(field), **kind_of_value)
+
+
+def _is_switch(info: msgspec.inspect.Type) -> bool:
+    """Whether an option is on or off, or None where that is decided elsewhere."""
+    match info:
+        case msgspec.inspect.Metadata():
+            return _is_switch(info.type)
+        case msgspec.inspect.UnionType():
+            return any(map(_is_switch, info.types))
+        case _:
+            return isinstance(info, msgspec.inspect.BoolType)
 
 
 def _help(field: msgspec.structs.FieldInfo) -> str:

@@ -27,6 +27,8 @@ class ActorView(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int | None
     used_blocks: int | None
     num_blocks: int | None
+    preemptions: int | None  # since the core started
+    prefix_hit_rate: float | None  # of the prompt tokens looked up since then, the share found in the prefix cache, 0 to 1
     cpu_percent: float | None  # of its process; 100 is one core
     rss_bytes: int | None  # of its process
 
@@ -128,6 +130,8 @@ def _actor(before: ActorReading | None, after: ActorReading, now: float, seconds
         waiting=load.waiting if load else None,
         used_blocks=load.used_blocks if load else None,
         num_blocks=load.num_blocks if load else None,
+        preemptions=load.preemptions if load else None,
+        prefix_hit_rate=round(load.prefix_hits / load.prefix_queries, 3) if load and load.prefix_queries > 0 else None,
         cpu_percent=None if cpu is None else round(cpu * 100, 1),
         rss_bytes=usage.rss_bytes if usage else None,
     )

@@ -34,7 +34,13 @@ def _engine(engine: EngineView) -> list[RenderableType]:
         actors.add_row(*_actor_cells(actor))
     for mailbox in engine.mailboxes:
         mailboxes.add_row(*_mailbox_cells(mailbox))
-    return [title, *([actors] if engine.actors else []), mailboxes, Text()]
+    cores = [_core_line(actor) for actor in engine.actors if actor.preemptions is not None]
+    return [title, *cores, *([actors] if engine.actors else []), mailboxes, Text()]
+
+
+def _core_line(core: ActorView) -> Text:
+    found = _percent(core.prefix_hit_rate)
+    return _text(f"preemptions by {core.name}: {core.preemptions}; prompt tokens found in its prefix cache: {found}")
 
 
 def _table(columns: tuple[str, ...]) -> Table:

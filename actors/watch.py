@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from ..ipc.board import BoardReader
 from ..ipc.messages.load import LoadStats
 from ..ipc.messages.status import ActorStatus
@@ -26,6 +28,7 @@ class EngineWatch:
 
     def __init__(self, boots: Sequence[Boot], limit: float) -> None:
         self.hung: str | None = None
+        self._totals = CoreTotals()
         self._detector = HangDetector(limit)
         self._cadence = cadence_of(limit)
         with ExitStack() as opened:
@@ -54,14 +57,34 @@ class EngineWatch:
         self.hung = hung
 
     def load(self) -> LoadStats | None:
-        """How busy the first core is, as it posted last; None when it has not yet."""
+        """How busy the first core is, as it posted last, with the counts of CoreTotals; None when it has not yet."""
         status = next(actor.status() for actor in self._actors if actor.kind == "engine_core")
-        return None if status is None else status.load
+        return None if status is None or status.load is None else self._totals.load(status.epoch, status.load)
 
     def asks_of(self, name: str) -> str:
         """The actor whose answer this one waits for, as it posted last; empty for nobody, or when it is not known."""
         status = next((actor.status() for actor in self._actors if actor.name == name), None)
         return status.asks if status is not None else ""
+
+
+class CoreTotals:
+    """The counts of a core over its restarts: a successor's go on where those of its predecessor were last seen."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._before = self._last = (0, 0, 0)  # of all epochs before this one; of this one
+
+    def load(self, epoch: int, load: LoadStats) -> LoadStats:
+        """What the core of this epoch has posted, with the counts of those before it added."""
+        if epoch != self._epoch:
+            self._epoch, self._before = epoch, self._sum(self._last)
+        self._last = (load.preemptions, load.prefix_queries, load.prefix_hits)
+        preemptions, queries, hits = self._sum(self._last)
+        return replace(load, preemptions=preemptions, prefix_queries=queries, prefix_hits=hits)
+
+    def _sum(self, counts: tuple[int, int, int]) -> tuple[int, int, int]:
+        (a, b, c), (x, y, z) = self._before, counts
+        return a + x, b + y, c + z
 
 
 class _Watched:

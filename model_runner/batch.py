@@ -37,10 +37,9 @@ class StepRows:
         """The position after the last computed one: that of the token being drawn."""
         return self.starts + self.counts
 
-    def only(self, index: int) -> "StepRows":
-        """One request alone."""
-        one = slice(index, index + 1)
-        return StepRows(self.rows[one], self.starts[one], self.counts[one], self.sampled[one])
+    def only(self, indices: npt.NDArray[np.int64] | list[int]) -> "StepRows":
+        """Some of the requests."""
+        return StepRows(self.rows[indices], self.starts[indices], self.counts[indices], self.sampled[indices])
 
 
 def build_inputs(step: StepRows, states: RowStates, cache: KVCache, kernels: KernelSet) -> StepInputs:

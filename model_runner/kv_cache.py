@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ipc.messages.config import EngineConfig
+from ..ipc.messages.config import CacheConfig, EngineConfig
 from .memory import available_memory
 from .models.llama_shape import LlamaShape
 
@@ -48,25 +48,49 @@ def bytes_per_block(shape: LlamaShape, *, block_size: int, dtype: torch.dtype) -
 def max_blocks(config: EngineConfig, shape: LlamaShape, *, max_model_len: int, dtype: torch.dtype) -> int:
     """How many blocks the options or, without any, the free memory allow.
 
-    Memory alone never yields more than all rows at full length could fill. Raises ValueError when not one block fits, or
-    when the options ask for more than is free.
+    Never more than all rows at full length could fill, unless a size was asked for and the prefix cache can use the rest.
+    Raises ValueError when a request of `max_model_len` tokens would not fit, or when the options ask for more than is free.
+    With num_blocks_override nothing is checked: requests are refused one by one.
     """
     cache = config.cache
     if cache.num_blocks_override is not None:
         return cache.num_blocks_override
     size = bytes_per_block(shape, block_size=cache.block_size, dtype=dtype)
     free = available_memory()
-    if cache.kv_cache_memory_bytes is not None:
-        budget, source = cache.kv_cache_memory_bytes, "kv_cache_memory_bytes"
-    else:
-        budget, source = min(_MAX_DEFAULT_BYTES, free // 4), "a quarter of the free memory"
-    if budget < size:
+    budget, source = _budget(cache, free)
+    blocks = budget // size
+    if blocks < -(-(max_model_len - 1) // cache.block_size):  # the last token is never computed
         raise ValueError(
-            f"the KV cache may take {budget} bytes ({source}), but one block of {cache.block_size} tokens takes {size}"
+            _too_small(cache, blocks, size, max_model_len=max_model_len, source=f"{source}; {free} bytes are free")
         )
-    blocks = min(budget // size, config.scheduler.max_num_seqs * -(-max_model_len // cache.block_size))
+    asked = cache.kv_cache_memory_bytes is not None or cache.kv_cache_memory_fraction is not None
+    if not (asked and cache.enable_prefix_caching):
+        blocks = min(blocks, config.scheduler.max_num_seqs * -(-max_model_len // cache.block_size))
     if blocks * size > free:
-        raise ValueError(
-            f"the KV cache would take {blocks * size} bytes ({source}={budget}), but only {free} bytes of memory are free"
-        )
+        raise ValueError(f"the KV cache would take {blocks * size} bytes ({source}), but only {free} bytes of memory are free")
     return blocks
+
+
+def _budget(cache: CacheConfig, free: int) -> tuple[int, str]:
+    """Bytes that the cache may take, and who says so."""
+    wanted, fraction = cache.kv_cache_memory_bytes, cache.kv_cache_memory_fraction
+    if wanted is not None and fraction is not None:
+        raise ValueError(
+            f"kv_cache_memory_bytes={wanted} and kv_cache_memory_fraction={fraction:g} both size the KV cache: give one of them"
+        )
+    if wanted is not None:
+        return wanted, f"kv_cache_memory_bytes={wanted}"
+    if fraction is not None:
+        return int(free * fraction), f"kv_cache_memory_fraction={fraction:g}"
+    return min(_MAX_DEFAULT_BYTES, free // 4), f"by default a quarter of the free memory, at most {_MAX_DEFAULT_BYTES} bytes"
+
+
+def _too_small(cache: CacheConfig, blocks: int, size: int, *, max_model_len: int, source: str) -> str:
+    """What is said when a request of `max_model_len` tokens needs more than `blocks` blocks of `size` bytes."""
+    needed = -(-(max_model_len - 1) // cache.block_size)
+    lower = f"lower max_model_len to at most {blocks * cache.block_size + 1}, or " if blocks else ""
+    instead = "" if cache.kv_cache_memory_fraction is None else " instead of kv_cache_memory_fraction"
+    return (
+        f"max_model_len {max_model_len} needs {needed} blocks of {cache.block_size} tokens ({needed * size} bytes), "
+        f"but the KV cache holds {blocks} ({source}): {lower}raise kv_cache_memory_bytes to at least {needed * size}{instead}"
+    )

@@ -58,7 +58,7 @@ class ModelRunner:
         self._steps = 0
 
     def max_blocks(self) -> int:
-        """KV blocks this worker can hold; ValueError, with the numbers, when not one fits."""
+        """KV blocks this worker can hold; ValueError, with the numbers, when a request of max_model_len does not fit."""
         return max_blocks(self._config, self._shape, max_model_len=self._max_model_len, dtype=self._dtype)
 
     def init_cache(self, num_blocks: int) -> None:
@@ -90,16 +90,27 @@ class ModelRunner:
         """Compute a step; the tokens are parallel to `plan.sample`.
 
         A step that fails as a batch is computed again request by request: only those that fail alone are reported as
-        failures, with FAILED_TOKEN in place of a token. Raises ValueError for a plan that exceeds the rows or asks for
+        failures, with FAILED_TOKEN in place of a token. One that failed fails again in the steps that were planned before
+        that was known. Raises ValueError for a plan that exceeds the rows or asks for
         positions whose tokens or blocks are not known, which is the scheduler's fault and no request's.
         """
         if plan.late_mask:
             raise ValueError(f"step {plan.step} waits for a token mask, which this runner does not support")
         self._states.apply(plan)
         step = StepRows.from_plan(plan)
-        self._check(plan.step, step)
+        failed = self._states.failed[step.rows]
+        going_on = np.flatnonzero(~failed)
         tokens = np.full(len(step.rows), FAILED_TOKEN, dtype=np.int64)
-        failures = self._compute(step, tokens) if len(step.rows) else []
+        failures: list[RowFailure] = []
+        if len(going_on):
+            some = step.only(going_on)
+            self._check(plan.step, some)
+            drawn = tokens[going_on]
+            for failure in self._compute(some, drawn):
+                self._states.failed[some.rows[failure.index]] = True
+                failures.append(msgspec.structs.replace(failure, index=int(going_on[failure.index])))
+            tokens[going_on] = drawn
+        failures += (_failed_before(index) for index in np.flatnonzero(failed).tolist())
         self._steps += 1
         # One traceback tells the cause, and the result stays small enough to be sent however many fail.
         failures[1:] = [msgspec.structs.replace(failure, traceback="") for failure in failures[1:]]
@@ -129,7 +140,7 @@ class ModelRunner:
         return [self._not_finite(step, int(index)) for index in indices[~finite]]
 
     def _compute_alone(self, step: StepRows, index: int, tokens: npt.NDArray[np.int64]) -> list[RowFailure]:
-        failures = self._compute(step.only(index), tokens[index : index + 1])
+        failures = self._compute(step.only([index]), tokens[index : index + 1])
         return [msgspec.structs.replace(failure, index=index) for failure in failures]
 
     def _forward(self, step: StepRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -151,6 +162,10 @@ class ModelRunner:
         used = -(-end // self._config.cache.block_size)
         self._cache.scrub(self._states.blocks[row, :used].tolist())
         return _failure(index, NonFiniteLogitsError(f"the model's output after {end} tokens is not finite"))
+
+
+def _failed_before(index: int) -> RowFailure:
+    return RowFailure(index=index, kind="RowFailed", message="a step before this one failed for the request")
 
 
 def _failure(index: int, error: Exception) -> RowFailure:

@@ -27,6 +27,7 @@ class RowStates:
         self.top_p = np.ones(max_num_seqs, dtype=np.float32)
         self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
         self.seeds = np.zeros(max_num_seqs, dtype=np.int64)
+        self.failed = np.zeros(max_num_seqs, dtype=np.bool_)  # until another request enters the row
         self.changes: dict[int, RowChanges] = {}  # by row; most requests ask for none
         self._eos_token_ids = eos_token_ids
 
@@ -53,6 +54,7 @@ class RowStates:
 
     def _enter(self, new: NewRow) -> None:
         self.num_blocks[new.row] = 0
+        self.failed[new.row] = False
         self._write_tokens(new.row, 0, new.tokens)
         self._append_blocks(new.row, new.blocks)
         self._set_params(new.row, new.params)

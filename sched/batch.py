@@ -1,13 +1,15 @@
 """Batch: a step from the first request put in until its result has been applied."""
 
 from ..ipc.messages.plans import NewRow, StepPlan
+from ..ipc.messages.results import StepResult
+from .errors import ResultMismatch
 from .request import Request
 
 
 class Batch:
     """The lists of a StepPlan, with the requests that its entries and samples stand for."""
 
-    __slots__ = ("blocks", "budget", "counts", "new", "requests", "rows", "sample", "sampled", "starts", "step")
+    __slots__ = ("blocks", "budget", "computing", "counts", "new", "requests", "rows", "sample", "sampled", "starts", "step")
 
     def __init__(self, step: int, budget: int) -> None:
         self.step = step
@@ -20,6 +22,7 @@ class Batch:
         self.sample: list[int] = []
         self.requests: list[Request] = []  # parallel to rows
         self.sampled: list[Request] = []  # parallel to sample
+        self.computing: list[tuple[Request, int]] = []  # requests that offer blocks before they are computed, and up to where
 
     def add(self, request: Request, count: int, blocks: list[int]) -> None:
         """Compute the request's next `count` positions, after appending `blocks` to its table in the workers.
@@ -34,7 +37,10 @@ class Batch:
             request.num_in_flight += 1
             if end < request.max_positions:
                 request.num_schedulable = end + 1
+        if request.computing:
+            self.computing.append((request, end))
         request.num_computed = end
+        request.last_step = self.step
         self.requests.append(request)
         self.rows.append(request.row)
         self.starts.append(start)
@@ -51,6 +57,16 @@ class Batch:
         blocks = list(request.block_table)
         self.new.append(NewRow(request.row, request.request_id, tokens, len(request.prompt), blocks, request.params))
         self.add(request, count, [])
+
+    def check(self, result: StepResult) -> None:
+        """Raise ResultMismatch if a result is not that of this step."""
+        if result.step != self.step:
+            raise ResultMismatch(f"result of step {result.step}, but step {self.step} is the oldest in flight")
+        if len(result.tokens) != len(self.sampled):
+            raise ResultMismatch(f"step {self.step} samples {len(self.sampled)} tokens, got {len(result.tokens)}")
+        for failure in result.failures:
+            if not 0 <= failure.index < len(self.requests):
+                raise ResultMismatch(f"step {self.step} has {len(self.requests)} rows, failure names {failure.index}")
 
     def plan(self) -> StepPlan:
         """The step as the workers get it."""

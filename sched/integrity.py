@@ -1,8 +1,10 @@
 """check_integrity: recounts everything that the scheduler keeps count of."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from .block_pool import BlockPool
+from .places import Places
 from .request import Request, RequestState
 from .scheduler import Scheduler
 
@@ -25,36 +27,52 @@ def _expect_partition(what: str, size: int, free: Iterable[int], held: Iterable[
 
 
 def check_integrity(scheduler: Scheduler) -> None:
-    """Raise IntegrityError, with the numbers, if blocks, reservations, rows, queues or counts do not add up."""
-    _check_queues(scheduler)
-    requests = scheduler.requests.values()
-    manager = scheduler.kv_cache_manager
-    pool = manager.pool
-    rows = scheduler.row_pool
-    _expect_partition("rows", rows.num_rows, rows.free_rows(), (request.row for request in scheduler.running.values()))
-    held = (block for request in requests for block in request.block_table)
-    _expect_partition("blocks", pool.num_blocks, pool.free_blocks(), held)
-    reserved = sum(request.num_reserved_blocks for request in requests)
-    _expect(
-        reserved == manager.num_reserved <= pool.num_blocks,
-        f"requests reserve {reserved} blocks, the manager counts {manager.num_reserved} of {pool.num_blocks}",
-    )
+    """Raise IntegrityError, with the numbers, if blocks, prefix cache, rows, queues or counts do not add up."""
+    places = scheduler.places
+    _check_queues(places)
+    rows = places.row_pool
+    _expect_partition("rows", rows.num_rows, rows.free_rows(), (request.row for request in places.running))
+    requests = places.requests.values()
+    _check_blocks(places.kv_cache_manager.pool, requests)
     samples = Counter(id(request) for batch in scheduler.in_flight for request in batch.sampled)
     for request in requests:
-        _check_counts(request, samples[id(request)], manager.block_size)
+        _check_counts(request, samples[id(request)], places.kv_cache_manager.block_size)
     _check_steps(scheduler)
 
 
-def _check_queues(scheduler: Scheduler) -> None:
-    """Each unfinished request is in one queue, under its number and with the queue's state."""
-    for number, request in scheduler.running.items():
-        _expect(number == request.request_id, f"request {request.request_id} runs as {number}")
-    for number, request in scheduler.parked.items():
+def _check_blocks(pool: BlockPool, requests: Collection[Request]) -> None:
+    """Every block is free or held, as often as it has references, and what can be found is where it is said to be."""
+    held = Counter(block for request in requests for block in request.block_table)
+    _expect_partition("blocks", pool.num_blocks, pool.free_blocks(), held)
+    wrong = [block for block in range(pool.num_blocks) if pool.references(block) != held[block]]
+    _expect(not wrong, f"blocks whose references are not the requests that hold them: {wrong}")
+    entries = pool.entries()
+    blocks = Counter(entry.block for entry in entries)
+    _expect(not blocks or max(blocks.values()) == 1, f"blocks with two contents: {[b for b, n in blocks.items() if n > 1]}")
+    for entry in entries:
+        _expect(pool.find(entry.key) is entry, f"block {entry.block} is not found under its key")
+    computing = {id(entry): request for request in requests for _, entry in request.computing}
+    for entry in entries:
+        _expect(
+            entry.ready != (id(entry) in computing),
+            f"block {entry.block} is {'ready' if entry.ready else 'not ready'}, and {id(entry) in computing=}",
+        )
+    free, blank = set(pool.free_blocks()), set(pool.blank_blocks())
+    lost = (free - blank) ^ (free & blocks.keys())
+    _expect(not lost, f"free blocks with content among those without, or the other way round: {sorted(lost)}")
+
+
+def _check_queues(places: Places) -> None:
+    """Each unfinished request is in one queue, with the queue's state, and the queues are sorted."""
+    for number, request in places.parked.items():
         _expect(number == request.request_id, f"request {request.request_id} is parked as {number}")
+    for ranked in (places.running, places.waiting):
+        ranks = [request.rank for request in ranked]
+        _expect(ranks == sorted(set(ranks)), f"ranks out of order: {ranks}")
     queues = (
-        (RequestState.RUNNING, scheduler.running.values()),
-        (RequestState.WAITING, scheduler.waiting),
-        (RequestState.PARKED, scheduler.parked.values()),
+        (RequestState.RUNNING, places.running),
+        (RequestState.WAITING, places.waiting),
+        (RequestState.PARKED, places.parked.values()),
     )
     queued: Counter[int] = Counter()
     for state, queue in queues:
@@ -62,12 +80,12 @@ def _check_queues(scheduler: Scheduler) -> None:
             queued[request.request_id] += 1
             _expect(request.state is state, f"request {request.request_id} is {request.state} in the {state} queue")
             _expect(
-                scheduler.requests.get(request.request_id) is request,
+                places.requests.get(request.request_id) is request,
                 f"request {request.request_id} is {state} but not registered",
             )
     _expect(
-        queued == Counter(scheduler.requests.keys()),
-        f"registered: {sorted(scheduler.requests)}, queued: {sorted(queued.elements())}",
+        queued == Counter(places.requests.keys()),
+        f"registered: {sorted(places.requests)}, queued: {sorted(queued.elements())}",
     )
 
 
@@ -90,27 +108,25 @@ def _check_counts(request: Request, num_sampling: int, block_size: int) -> None:
         f"{name} has computed {request.num_computed} of {schedulable} positions",
     )
     blocks = len(request.block_table)
-    wanted = -(-request.num_computed // block_size)
     _expect(
-        blocks == wanted <= request.num_reserved_blocks and request.num_slots == blocks * block_size,
-        f"{name} has {blocks} blocks of {block_size} and {request.num_slots} slots for {request.num_computed} computed "
-        f"tokens, {request.num_reserved_blocks} blocks reserved",
+        -(-request.num_computed // block_size) <= blocks <= -(-request.max_positions // block_size)
+        and request.num_slots == blocks * block_size,
+        f"{name} has {blocks} blocks of {block_size} and {request.num_slots} slots for {request.num_computed} computed tokens "
+        f"and {request.max_positions} positions at most",
     )
     _expect(
-        bool(request.num_reserved_blocks) == bool(request.num_computed),
-        f"{name} is {request.state} and reserves {request.num_reserved_blocks} blocks with {request.num_computed} computed",
+        request.state is not RequestState.RUNNING or request.num_slots >= known or request.num_computed >= known - 1,
+        f"{name} runs with {request.num_slots} slots for {known} tokens known",
     )
+    _expect(request.num_keyed <= blocks, f"{name} offers {request.num_keyed} of {blocks} blocks")
 
 
 def _check_steps(scheduler: Scheduler) -> None:
-    """Steps in flight are bounded and consecutive, and the budget has a token for every request that needs one."""
+    """Steps in flight are bounded and consecutive, and no more requests run than a step has tokens for."""
     steps = [batch.step for batch in scheduler.in_flight]
     _expect(
         steps == list(range(scheduler.next_step - len(steps), scheduler.next_step)) and len(steps) <= scheduler.steps_in_flight,
         f"steps {steps} in flight, at most {scheduler.steps_in_flight} allowed, the next is {scheduler.next_step}",
     )
-    hungry = sum(request.num_computed < request.num_schedulable for request in scheduler.running.values())
-    _expect(
-        hungry <= scheduler.max_num_batched_tokens,
-        f"{hungry} running requests need a token a step, the budget is {scheduler.max_num_batched_tokens}",
-    )
+    running = len(scheduler.places.running)
+    _expect(running <= scheduler.max_running, f"{running} requests run, at most {scheduler.max_running} may")

@@ -29,6 +29,9 @@ class Stats:
     running: int
     waiting: int  # for a row or, the parked ones, for their frontend
     num_blocks: int
-    free_blocks: int  # not allocated; they may be promised to running requests
+    free_blocks: int  # in no request's table; they may hold what the prefix cache finds
     steps: int  # whose results have been applied
     parked: int
+    preemptions: int  # since the scheduler was made, as the following
+    prefix_queries: int  # prompt tokens looked up in the prefix cache
+    prefix_hits: int  # those of them that were found

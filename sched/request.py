@@ -1,17 +1,21 @@
 """Request: what the scheduler knows about one request."""
 
+from collections import deque
 from enum import Enum
 
 from ..ipc.messages.requests import AddRequest
 from ..ipc.messages.sampling import SamplingParams
+from .block_pool import CachedBlock, Parent
 from .stop_rules import StopRules
+
+NEVER = 1 << 62  # a position that no request reaches
 
 
 class RequestState(Enum):
     """Where a request is in its life."""
 
-    WAITING = "waiting"  # for a row; holds blocks and their reservation only where it kept them when it lost its row
-    RUNNING = "running"  # holds a row, blocks and a reservation
+    WAITING = "waiting"  # for a row; holds blocks only where it kept them when it lost its row
+    RUNNING = "running"  # holds a row and blocks
     PARKED = "parked"  # as waiting, but its turn does not come
     FINISHED = "finished"  # holds nothing; a step in flight may still name it
 
@@ -21,19 +25,29 @@ class Request:
 
     __slots__ = (
         "block_table",
+        "computing",
+        "extra_keys",
+        "last_step",
         "max_positions",
+        "next_full",
+        "num_cached_tokens",
         "num_computed",
         "num_in_flight",
-        "num_reserved_blocks",
+        "num_keyed",
         "num_schedulable",
         "num_slots",
         "output",
         "params",
+        "parent",
+        "priority",
         "prompt",
+        "rank",
         "request_id",
+        "root",
         "row",
         "state",
         "stop_rules",
+        "turn",
     )
 
     request_id: int
@@ -43,26 +57,68 @@ class Request:
     stop_rules: StopRules
     state: RequestState
     row: int  # set only while running
+    priority: int  # as asked for
+    rank: tuple[int, int]  # priority that counts, number of arrival: lower ones come first
+    turn: int  # once so many others have been admitted, it comes before all that have not waited as long
     num_computed: int  # positions whose KV is computed, or will be by a planned step
     num_schedulable: int  # positions whose token is known, or will be sampled by a planned step
     num_in_flight: int  # tokens that planned steps sample and whose result is still to come
+    last_step: int  # number of the last planned step that it is in
     max_positions: int  # positions whose KV can ever be needed
+    num_cached_tokens: int  # of the prompt, found in the prefix cache when it was first admitted; -1: never admitted yet
     block_table: list[int]  # block ids in order of position
     num_slots: int  # positions that the block table covers
-    num_reserved_blocks: int  # promised, those of the table included
+    root: tuple[str, ...]  # requests share blocks only under an equal one
+    extra_keys: dict[int, tuple[str, ...]]  # by index of the block whose KV depends on them
+    num_keyed: int  # blocks of the table, from the first, that were found in the prefix cache or offered to it
+    parent: Parent  # what the key of the next one names
+    next_full: int  # the position up to which that one reaches; NEVER, if it is not to be offered
+    computing: deque[tuple[int, CachedBlock]]  # blocks offered before they were computed, and up to where they reach
 
-    def __init__(self, request: AddRequest, max_model_len: int) -> None:
+    def __init__(self, request: AddRequest, *, max_model_len: int, block_size: int, number: int) -> None:
+        """`number` counts the arrivals."""
         self.request_id = request.request
         self.prompt = request.prompt
         self.output = list(request.output)
         self.params = request.params
         self.stop_rules = StopRules(request, max_model_len)
         self.state = RequestState.WAITING
-        self.num_computed = 0
+        self.priority = request.priority
+        self.rank = (request.priority, number)
+        self.turn = NEVER
         self.num_in_flight = 0
-        self.num_schedulable = len(request.prompt) + len(request.output)
+        self.last_step = -1
+        self.num_schedulable = self.num_known
         # The last token ends the request, so nothing is ever computed from it.
         self.max_positions = len(request.prompt) + self.stop_rules.max_output - 1
+        self.num_cached_tokens = -1
+        self.root = (request.cache_salt,)
+        self.extra_keys = {}
+        for extra in request.cache_keys:
+            index, offset = divmod(extra.position, block_size)  # the positions of a block before it do not depend on it
+            self.extra_keys[index] = (*self.extra_keys.get(index, ()), f"{offset}:{extra.key}")
+        self.block_table = []
+        self.computing = deque()
+        self.lose_blocks()
+
+    @property
+    def num_known(self) -> int:
+        """Tokens known: prompt, and output whose result is there."""
+        return len(self.prompt) + len(self.output)
+
+    def tokens(self, start: int, end: int) -> tuple[int, ...]:
+        """Known tokens from position `start` to `end`, which is excluded."""
+        length = len(self.prompt)
+        if end <= length:
+            return tuple(self.prompt[start:end])
+        return (*self.prompt[start:], *self.output[max(start - length, 0) : end - length])
+
+    def lose_blocks(self) -> None:
+        """It holds no blocks any more, and nothing of it is computed."""
         self.block_table = []
         self.num_slots = 0
-        self.num_reserved_blocks = 0
+        self.num_computed = 0
+        self.num_keyed = 0
+        self.parent = self.root
+        self.next_full = NEVER
+        self.computing.clear()

@@ -49,7 +49,7 @@ class Answer(Generic[Body]):
 
     async def reply(self, request: web.Request, prompts: Sequence[Prompt], params: SamplingParams) -> web.StreamResponse:
         """Answer the prompts. Cancelled, it leaves nothing in the engine."""
-        async with submitted(self.call.state, prompts, params, self.call.body.num_choices, self.call.request_id) as collectors:
+        async with submitted(self.call, prompts, params) as collectors:
             if self.call.body.stream:
                 return await self._stream(request, collectors)
             outputs = await all_of(next_output(self.call.state, collector) for collector in collectors)
@@ -81,10 +81,17 @@ class Answer(Generic[Body]):
         return None if self.call.include_usage else UNSET
 
     def _usage(self, outputs: Mapping[int, RequestOutput]) -> Usage:
-        """Tokens of these choices; a prompt counts once, however many choices it has."""
-        prompts = {index // self.call.body.num_choices: output for index, output in outputs.items()}
-        prompt = sum(len(output.prompt_token_ids) for output in prompts.values())
-        cached = sum(output.num_cached_tokens for output in prompts.values())
+        """Tokens of these choices; a prompt counts once, however many choices it has.
+
+        Choices find each other's prompt in the cache. What counts as cached is what was there before the first of them.
+        """
+        lengths: dict[int, int] = {}
+        found: dict[int, int] = {}
+        for index, output in outputs.items():
+            number = index // self.call.body.num_choices
+            lengths[number] = len(output.prompt_token_ids)
+            found[number] = min(found.get(number, lengths[number]), output.num_cached_tokens)
+        prompt, cached = sum(lengths.values()), sum(found.values())
         completion = sum(output.metrics.num_generation_tokens for output in outputs.values())
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
 

@@ -15,7 +15,7 @@ from .errors import ApiError, error_response
 from .gate import Gate
 from .metrics import Metrics
 from .state import STATE, ApiState
-from .system import health, list_models, metrics, show_model, show_version
+from .system import health, list_models, metrics, reset_prefix_cache, show_model, show_version
 
 _LEFT = 499  # nginx's status of a client that has left
 
@@ -41,6 +41,7 @@ def build_app(engine: EngineClient, config: ApiConfig | None = None) -> web.Appl
             web.post("/v1/chat/completions", chat_completions),
             web.get("/v1/models", list_models),
             web.get("/v1/models/{model:.+}", show_model),
+            web.post("/reset_prefix_cache", reset_prefix_cache),
             web.get("/health", health),
             web.get("/ping", health),
             web.get("/version", show_version),
@@ -87,9 +88,9 @@ def _no_route(request: web.Request) -> ApiError:
 
 @web.middleware
 async def _authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Ask for the API key, where there is one, on all routes of the API."""
+    """Ask for the API key, where there is one, on all routes but those that only tell how the server is."""
     key = request.app[STATE].config.api_key
-    if key is not None and "/v1/" in request.path:
+    if key is not None and ("/v1/" in request.path or request.match_info.handler is reset_prefix_cache):
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(errors="surrogateescape"), key.encode()):
             raise ApiError(401, "Authorization must be 'Bearer' and this server's API key", code="invalid_api_key")

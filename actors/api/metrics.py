@@ -7,6 +7,7 @@ from itertools import accumulate
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from ...ipc.messages.load import LoadStats
 from ..frontend.engine_client import EngineClient
 from ..frontend.stats import REQUEST_SECONDS, Histogram
 
@@ -22,6 +23,7 @@ class Metrics:
         self._labels = (model_name, "0")
         self._requests: dict[tuple[str, str, str], int] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
+        self._core = LoadStats(0, 0, 0, 0, 0)  # as last seen
         self._registry = CollectorRegistry()  # a program may hold several servers, and metrics of its own
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -34,20 +36,20 @@ class Metrics:
         self._durations.setdefault((method, handler), Histogram(REQUEST_SECONDS)).observe(seconds)
 
     def render(self) -> tuple[bytes, str]:
-        """Body and content type of a reply. The core's gauges are absent while the engine does not run."""
+        """Body and content type of a reply. The core's gauges are absent while the engine does not run; its counters stay."""
         return generate_latest(self._registry), CONTENT_TYPE
 
     def collect(self) -> Iterable[Metric]:
         """Everything but the process's own numbers, as of now; called by the registry."""
-        yield from self._gauges()
+        core = self._engine.load()
+        if core is not None:
+            self._core = core
+            yield from self._gauges(core)
         yield from self._counters()
         yield from self._histograms()
         yield from self._http()
 
-    def _gauges(self) -> Iterator[Metric]:
-        core = self._engine.load()
-        if core is None:
-            return
+    def _gauges(self, core: LoadStats) -> Iterator[Metric]:
         for name, value, text in (
             ("num_requests_running", core.running, "Requests that take part in the engine's steps."),
             ("num_requests_waiting", core.waiting, "Requests that wait for a row, or for their reader."),
@@ -66,6 +68,9 @@ class Metrics:
         for name, value, text in (
             ("prompt_tokens", stats.prompt_tokens, "Prompt tokens of requests whose first token has come."),
             ("generation_tokens", stats.generation_tokens, "Tokens generated."),
+            ("num_preemptions", self._core.preemptions, "Times that a request gave its place to another one."),
+            ("prefix_cache_queries", self._core.prefix_queries, "Prompt tokens looked up in the prefix cache."),
+            ("prefix_cache_hits", self._core.prefix_hits, "Those of them that were found."),
         ):
             counter = CounterMetricFamily(f"ringpost:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)

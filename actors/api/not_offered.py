@@ -25,7 +25,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "response_format": ({"type": "text"},),
     "truncate_prompt_tokens": (),
-    "priority": (0,),
     "add_special_tokens": (True,),
     "detokenize": (True,),
     "spaces_between_special_tokens": (True,),

@@ -37,6 +37,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     request_id: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
 
     @property
     def num_choices(self) -> int:

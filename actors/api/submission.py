@@ -10,17 +10,18 @@ from ...ipc.messages.sampling import MAX_SEED, SamplingParams
 from ..frontend.collector import RequestOutputCollector
 from ..frontend.engine_client import EngineClient
 from ..frontend.input_processor import Prompt
-from .state import ApiState
+from .calls import Body, Call
 
 
 @asynccontextmanager
 async def submitted(
-    state: ApiState, prompts: Sequence[Prompt], params: SamplingParams, num_choices: int, request_id: str
+    call: Call[Body], prompts: Sequence[Prompt], params: SamplingParams
 ) -> AsyncIterator[list[RequestOutputCollector]]:
-    """Have each prompt answered `num_choices` times; leaving the block, however, aborts what is not finished.
+    """Have each prompt of a call answered `num_choices` times; leaving the block, however, aborts what is not finished.
 
     The choices of a prompt follow one another. Raises what is wrong with one of the prompts, and then none is answered.
     """
+    state, body, num_choices = call.state, call.body, call.body.num_choices
     total = len(prompts) * num_choices
     if total > state.room:
         parameter = "n" if len(prompts) == 1 else "prompt"
@@ -34,8 +35,13 @@ async def submitted(
         for index in range(total):
             state.require_room(1)
             number, choice = divmod(index, num_choices)
-            external_id = request_id if total == 1 else f"{request_id}-{index}"
-            collector = await state.engine.add_request(external_id, prompts[number], _params_of(params, choice))
+            collector = await state.engine.add_request(
+                call.request_id if total == 1 else f"{call.request_id}-{index}",
+                prompts[number],
+                _params_of(params, choice),
+                priority=body.priority or 0,
+                cache_salt=body.cache_salt,
+            )
             stack.callback(collector.close)
             collectors.append(collector)
         yield collectors

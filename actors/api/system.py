@@ -5,7 +5,7 @@ from importlib.metadata import version
 from aiohttp import web
 
 from ..errors import EngineStartError
-from .errors import ServerStopping, json_response
+from .errors import ApiError, ServerStopping, json_response
 from .responses import ModelCard, ModelList, Version
 from .state import STATE, ApiState
 
@@ -35,6 +35,16 @@ async def health(request: web.Request) -> web.Response:
         raise ServerStopping("the server is shutting down")
     if not state.engine.is_running:
         raise EngineStartError("the engine has not started yet")
+    return web.Response()
+
+
+async def reset_prefix_cache(request: web.Request) -> web.Response:
+    """Empty the prefix cache; with the query `reset_running_requests=true`, running requests are computed again."""
+    given = request.query.get("reset_running_requests", "false")
+    if given not in ("true", "false"):
+        message = f"reset_running_requests must be true or false, got {given!r:.100}"
+        raise ApiError(400, message, param="reset_running_requests")
+    await request.app[STATE].engine.reset_prefix_cache(reset_running_requests=given == "true")
     return web.Response()
 
 

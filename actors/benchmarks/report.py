@@ -13,10 +13,7 @@ _WIDTH = 110  # where there is no terminal
 
 def print_report(report: Report) -> None:
     """Print it to standard output."""
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    console.print(", ".join(f"{name} {value}" for name, value in report.machine.items()))
+    console = open_report(report.machine)
     settings = report.settings
     console.print(f"Medians of {settings.repeat} repeats; {settings.seconds:g} s measured for each figure.\n")
     for measurement in settings.measurements:
@@ -24,6 +21,15 @@ def print_report(report: Report) -> None:
     for transport in settings.transports:
         console.print(f"{TRANSPORTS[transport].label}: {TRANSPORTS[transport].about}.")
     console.print("All: the same text or, for 1MB, bytes, encoded by msgspec as msgpack; uvloop where there is an event loop.")
+
+
+def open_report(machine: dict[str, str | float]) -> Console:
+    """A console for a report, which begins with the facts about the machine."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    return console
 
 
 def _table(report: Report, measurement: str) -> Table:

@@ -29,7 +29,7 @@ from ...ipc.messages.requests import (
 from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ...ipc.parking import Parkable
 from ...ipc.waiting import Adaptive
-from ...sched.scheduler import Scheduler
+from ...sched.interface import SchedulerInterface, scheduler_class
 from ..base import Actor, handles
 from ..boot import Boot, Control, describe_failure, freeze_memory
 from ..debug import watch_handlers, watched
@@ -47,7 +47,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def __init__(
         self,
         actor: str,
-        scheduler: Scheduler,
+        scheduler: SchedulerInterface,
         executor: Executor,
         requests: Sequence[RequestPort],
         outputs: Sequence[OutputPort],
@@ -99,7 +99,17 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _post_load(self) -> None:
         stats = self._scheduler.stats()
         used = stats.num_blocks - stats.free_blocks
-        self._status.done(self._finished, LoadStats(self._number, stats.running, stats.waiting, used, stats.num_blocks))
+        load = LoadStats(
+            self._number,
+            stats.running,
+            stats.waiting,
+            used,
+            stats.num_blocks,
+            stats.preemptions,
+            stats.prefix_queries,
+            stats.prefix_hits,
+        )
+        self._status.done(self._finished, load)
         self._finished = 0
 
     def _take_messages(self) -> None:
@@ -212,7 +222,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     @handles(ResetPrefixCache)
     def _on_reset_prefix_cache(self, call: ResetPrefixCache) -> None:
-        self._reply(UtilityReply(call.call))  # nothing is cached beyond a request's life
+        self._scheduler.reset_prefix_cache(preempt_running=call.preempt_running)
+        self._reply(UtilityReply(call.call))
 
     @handles(DescribeEngine)
     def _on_describe(self, call: DescribeEngine) -> None:
@@ -263,7 +274,13 @@ async def main(boot: Boot, control: Control) -> None:
     outputs = [OutputPort(watched(sender, on=debug)) for sender in senders]
     num_blocks = await executor.start()
     max_model_len = config.checkpoint.max_model_len
-    scheduler = Scheduler(config.scheduler, config.cache, num_blocks=num_blocks, max_model_len=max_model_len)
+    scheduler = scheduler_class(config.scheduler.scheduler_cls)(
+        config.scheduler,
+        config.cache,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        steps_in_flight=2 if config.scheduler.async_scheduling else 1,
+    )
     core = EngineCore(boot.actor, scheduler, executor, requests, outputs, control.receiver, control.status, boot.core)
     if debug:
         watch_handlers(core, boot.actor)

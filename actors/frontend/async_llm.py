@@ -1,8 +1,8 @@
 """AsyncLLM: the engine as an asyncio program sees it."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.load import LoadStats
 from ...ipc.messages.outputs import EngineDescription, FinishReason, OutputMessage, StepOutputs, UtilityReply
-from ...ipc.messages.requests import DescribeEngine
+from ...ipc.messages.requests import DescribeEngine, ResetPrefixCache
 from ...ipc.messages.sampling import SamplingParams
 from ..asking import unwatched
 from ..base import Actor, TaskHost, handles, run_abandonable
@@ -118,7 +118,6 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
 
     async def _serve(self, config: EngineConfig, supervisor: Supervisor) -> None:
         """Serve requests until cancelled or until the engine cannot go on. Nobody is left waiting."""
-        num_blocks = supervisor.ready_of("engine_core").num_blocks
         self.config = config
         topology = supervisor.topology
         debug = config.runtime.debug_actors
@@ -127,7 +126,7 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             watch_handlers(self, "frontend0")
         requests, outputs = topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate()
         self._client = CoreClient(requests, outputs, watch=watch, debug=debug)
-        self._inputs = InputProcessor(config, self._renderer, num_blocks)
+        self._inputs = InputProcessor(config, self._renderer, supervisor.ready_of("engine_core").num_blocks)
         self._running = True
         self._settled.set()
         self._status.state("ready")
@@ -147,9 +146,8 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         failure: Failure | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [
-                    tasks.create_task(body) for body in (self._receive(), self._client.flush_aborts(), self._watch.run())
-                ]
+                bodies = (self._receive(), self._client.flush_aborts(), self._watch.run())
+                running = [tasks.create_task(body) for body in bodies]
                 failure = await supervisor.wait_failed()
                 for task in running:
                     task.cancel()
@@ -187,26 +185,28 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         request_id: str | None,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> RequestOutputCollector:
         """Send a request; its outputs come through the collector, whose `close` aborts it.
 
+        With `scheduling_policy="priority"`, lower `priority` goes first. Prefixes are shared under an equal `cache_salt` only.
         Raises ValueError naming what is wrong with the request, EngineDeadError when the engine cannot serve. Cancelled or
         failed, it leaves no trace of the request. Several live requests may share one `request_id`.
         """
         await self.start()
         params = sampling_params if sampling_params is not None else SamplingParams()
         content = self._inputs.check(prompt, params)
-        external_id = uuid.uuid4().hex if request_id is None else self._inputs.check_request_id(request_id)
+        salt = self._inputs.check_sharing(priority, cache_salt)
+        external_id = self._inputs.check_request_id(request_id)
         request = self._client.next_number()
-        collector = RequestOutputCollector(
-            external_id,
-            delta=params.output_kind == "delta",
-            on_abandon=lambda: self._abandon(request),
-        )
+        abandon = partial(self._abandon, request)
+        collector = RequestOutputCollector(external_id, delta=params.output_kind == "delta", on_abandon=abandon)
         detokenizer = self._renderer.detokenizer(skip_special_tokens=params.skip_special_tokens)
         self._outputs.add(request, params, collector, detokenizer, content)
         try:
-            message = await self._inputs.process(request, collector.request_id, content, params)
+            message = await self._inputs.process(request, collector.request_id, content, params, priority, salt)
             if self._outputs.tokenized(request, message.prompt):
                 await self._client.tell(message)
         except BaseException as error:
@@ -227,15 +227,18 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Stream the answer to a prompt: text, token ids, or a dict of either.
+        """Stream the answer to a prompt: text, token ids, or a dict of either; the rest is as with `add_request`.
 
         Each output is cumulative, a delta, or only the last, by `sampling_params.output_kind`; the last one says `finished`.
         Leaving the loop, closing the generator or cancelling the task aborts the request and frees what it holds. Raises
         what `add_request` raises, EngineGenerateError when this request fails in the engine, and EngineDeadError when the
         engine dies, each after the outputs that came before it.
         """
-        collector = await self.add_request(request_id, prompt, sampling_params)
+        collector = await self.add_request(request_id, prompt, sampling_params, priority=priority, cache_salt=cache_salt)
         try:
             finished = False
             while not finished:
@@ -271,10 +274,15 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         Raises EngineDeadError when the engine is dead, NoAnswerError when the core does not answer within `hang_timeout`.
         """
         await self.start()
-        number = self._client.next_number()
-        reply = await self._client.ask(DescribeEngine(number), number, self.config.runtime.hang_timeout)
+        reply = await self._client.ask(DescribeEngine, self.config.runtime.hang_timeout)
         assert reply.description is not None
         return reply.description
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
+        """Empty the prefix cache; with `reset_running_requests`, compute running ones again. Raises what `describe` raises."""
+        await self.start()
+        call = partial(ResetPrefixCache, preempt_running=bool(reset_running_requests))
+        await self._client.ask(call, self.config.runtime.hang_timeout)
 
     def load(self) -> LoadStats | None:
         """How busy the core was after its last step, also when it hangs. None while the engine does not run."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from ...ipc.attach import MailboxHandle, attach_receiver
 from ...ipc.errors import Broken, Closed, WouldBlock
@@ -84,12 +85,13 @@ class CoreClient:
         """The next message of the core."""
         return await self._receiver.receive()
 
-    async def ask(self, message: RequestMessage, number: int, deadline_seconds: float) -> UtilityReply:
-        """Send the utility call with this number and wait for its answer.
+    async def ask(self, call: Callable[[int], RequestMessage], deadline_seconds: float) -> UtilityReply:
+        """Send the utility call that `call` makes for a fresh number, and wait for its answer.
 
         Raises NoAnswerError after `deadline_seconds`, EngineGenerateError when the core refuses it, the error of `fail`.
         """
-        return await self._asks.ask(self.tell, message, number, deadline_seconds)
+        number = self.next_number()
+        return await self._asks.ask(self.tell, call(number), number, deadline_seconds)
 
     def answer(self, reply: UtilityReply) -> None:
         """Hand a reply to the call that waits for it, if it still does."""

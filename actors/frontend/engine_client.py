@@ -44,6 +44,9 @@ class EngineClient(Protocol):
         request_id: str | None,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> RequestOutputCollector:
         """Send a request; its outputs come through the collector, which must be closed. ValueError for a wrong one."""
 
@@ -52,6 +55,9 @@ class EngineClient(Protocol):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the answer to a prompt."""
 
@@ -60,6 +66,9 @@ class EngineClient(Protocol):
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests from outside."""
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
+        """Empty the prefix cache. EngineError when the core does not say that it has."""
 
     async def describe(self) -> EngineDescription:
         """Numbers of the core right now. EngineError when it cannot tell."""

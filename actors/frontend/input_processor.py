@@ -2,6 +2,7 @@
 
 import random
 import time
+import uuid
 from typing import TypedDict
 
 import msgspec
@@ -27,6 +28,8 @@ class TokensPrompt(TypedDict):
 
 Prompt = str | list[int] | TextPrompt | TokensPrompt
 
+MAX_CACHE_SALT = 256  # characters
+
 
 def _wrong(message: str) -> ParameterError:
     return ParameterError(message, "prompt")
@@ -42,6 +45,7 @@ class InputProcessor:
         self._max_model_len = config.checkpoint.max_model_len
         self._block_size = config.cache.block_size
         self._num_blocks = num_blocks
+        self._by_priority = config.scheduler.scheduling_policy == "priority"
         self._seeds = random.Random(config.runtime.seed)
 
     def check(self, prompt: Prompt, params: SamplingParams) -> str | list[int]:
@@ -59,14 +63,32 @@ class InputProcessor:
                 self._check_id("prompt", token)
         return content
 
+    def check_request_id(self, request_id: str | None) -> str:
+        """The caller's id as plain text that can cross to the core; for None a random one."""
+        return uuid.uuid4().hex if request_id is None else self._plain("request_id", request_id)
+
+    def check_sharing(self, priority: int, cache_salt: str | None) -> str:
+        """What a request says about its share in steps and cache; returns the salt as plain text, empty for none."""
+        if type(priority) is not int or not -(2**63) <= priority < 2**63:
+            raise ParameterError(f"priority must be an integer from -2**63 to 2**63 - 1, got {priority!r:.100}", "priority")
+        if priority and not self._by_priority:
+            message = f"priority must be 0, got {priority}: this engine would not use it without --scheduling-policy priority"
+            raise ParameterError(message, "priority")
+        if cache_salt is None:
+            return ""
+        salt = self._plain("cache_salt", cache_salt)
+        if not 1 <= len(salt) <= MAX_CACHE_SALT:
+            message = f"cache_salt must have 1 to {MAX_CACHE_SALT} characters, got {len(salt)}: {salt!r:.100}"
+            raise ParameterError(message, "cache_salt")
+        return salt
+
     @staticmethod
-    def check_request_id(request_id: str) -> str:
-        """The caller's id as plain text that can cross to the core."""
-        if not isinstance(request_id, str):
-            raise ParameterError(f"request_id must be text, got {request_id!r:.100}", "request_id")
-        if any("\ud800" <= character <= "\udfff" for character in request_id):
-            raise ParameterError(f"request_id must not hold a lone surrogate, got {request_id!r:.100}", "request_id")
-        return str(request_id)
+    def _plain(field: str, text: str) -> str:
+        if not isinstance(text, str):
+            raise ParameterError(f"{field} must be text, got {text!r:.100}", field)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ParameterError(f"{field} must not hold a lone surrogate, got {text!r:.100}", field)
+        return str(text)
 
     @staticmethod
     def _content(prompt: Prompt) -> str | list[int]:
@@ -103,7 +125,15 @@ class InputProcessor:
         message = await self.process(0, "", self.check(prompt, params), params)
         return {"prompt_token_ids": message.prompt}
 
-    async def process(self, request: int, external_id: str, content: str | list[int], params: SamplingParams) -> AddRequest:
+    async def process(
+        self,
+        request: int,
+        external_id: str,
+        content: str | list[int],
+        params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AddRequest:
         """The message for a checked prompt. Raises ParameterError for what shows only in tokens or against the cache's size."""
         arrival = time.monotonic()
         if isinstance(content, str):
@@ -117,6 +147,8 @@ class InputProcessor:
             self._complete(params, len(content)),
             arrival,
             self._eos_token_ids,
+            priority=priority,
+            cache_salt=cache_salt,
         )
 
     def _complete(self, params: SamplingParams, length: int) -> SamplingParams:

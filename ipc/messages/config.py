@@ -41,11 +41,18 @@ class CacheConfig(SubConfig, frozen=True, kw_only=True):
 
     block_size: Annotated[Positive, Meta(description="tokens in a block of the KV cache")] = 16
     kv_cache_memory_bytes: Annotated[
-        Positive | None, Meta(description="bytes of KV cache (default: a quarter of the free memory, at most 4 GiB)")
+        Positive | None, Meta(description="bytes of KV cache (default: as kv_cache_memory_fraction has it)")
+    ] = None
+    kv_cache_memory_fraction: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="share of the free memory for the KV cache (default: a quarter, at most 4 GiB)"),
     ] = None
     num_blocks_override: Annotated[
         Positive | None, Meta(description="blocks of KV cache, whatever the memory allows (for tests)")
     ] = None
+    enable_prefix_caching: Annotated[
+        bool, Meta(description="keep the KV of finished prompts and answers, for later ones that begin alike")
+    ] = True
 
 
 class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
@@ -53,6 +60,19 @@ class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
 
     max_num_seqs: Annotated[Positive, Meta(description="requests that run at once")] = 128
     max_num_batched_tokens: Annotated[Positive, Meta(description="tokens computed in one step")] = 2048
+    long_prefill_token_threshold: Annotated[
+        int, Meta(ge=0, le=2**62, description="tokens of one prompt computed in a step that others share; 0: any number")
+    ] = 0
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"],
+        Meta(description="whose turn it is: who came first, or who has the lowest priority number and then came first"),
+    ] = "fcfs"
+    async_scheduling: Annotated[
+        bool | None, Meta(description="plan a step while the one before runs (default: only where a step is short, on a GPU)")
+    ] = None
+    scheduler_cls: Annotated[str, Meta(min_length=1, description="import path of the scheduler's class, to use your own")] = (
+        "ringpost.sched.scheduler.Scheduler"
+    )
 
 
 class ParallelConfig(SubConfig, frozen=True, kw_only=True):

@@ -11,6 +11,9 @@ class LoadStats(Message, frozen=True):
     waiting: int
     used_blocks: int
     num_blocks: int
+    preemptions: int = 0  # since the core started, as the following
+    prefix_queries: int = 0  # prompt tokens that were looked up in the prefix cache
+    prefix_hits: int = 0  # those of them that were found
 
 
 class WaveState(Message, frozen=True):

@@ -1,9 +1,16 @@
 """Mailbox requests[a,d], frontend -> engine core: one writer, one reader."""
 
-from .base import Message
+from .base import Message, Record
 from .sampling import SamplingParams
 
 FRONTEND_SHIFT = 48  # the number of a request or call is frontend index << FRONTEND_SHIFT | counter
+
+
+class CacheKey(Record, frozen=True):
+    """Something besides the tokens that KV depends on from this position on: an adapter (position 0), an image."""
+
+    position: int
+    key: str
 
 
 class AddRequest(Message, frozen=True):
@@ -19,6 +26,7 @@ class AddRequest(Message, frozen=True):
     output: list[int] = []  # tokens already delivered before a restart; still output for every rule
     resumable: bool = False  # a session: more input may follow
     cache_salt: str = ""  # requests share cached prefixes only under the same salt
+    cache_keys: tuple[CacheKey, ...] = ()  # and only where these agree
 
 
 class AppendInput(Message, frozen=True):

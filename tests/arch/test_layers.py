@@ -58,7 +58,7 @@ LAYERS = {
     "actors.engine_core": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
     "actors.worker": Layer({"actors", "ipc", "ipc.messages", "model_runner"}, {"transformers", "tokenizers"}),
     "actors.api": Layer({"actors", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}),
-    "actors.benchmarks": Layer({"actors", "ipc", "ipc.messages"}, {"torch", "transformers", "tokenizers"}),
+    "actors.benchmarks": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
     "composition": Layer(
         {
             "actors",
@@ -104,6 +104,7 @@ DYNAMIC = {
     "actors.cli": "imports only the command that is asked for",
     "actors.task_child": "brings an actor into the caller's process, and torch with the worker, only with single_process",
     "kernels.select": "imports one kernel set only",
+    "sched.interface": "loads the scheduler that the configuration names",
 }
 
 

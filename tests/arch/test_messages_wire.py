@@ -33,12 +33,12 @@ UNIONS: dict[str, Any] = {
 FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x683E4ACA19EC1356,
     "FromActor": 0x894D4A94B2864C4A,
-    "LoadMessage": 0xF25F9146E27BDEC9,
+    "LoadMessage": 0x5995790BAFDB3209,
     "OutputMessage": 0x2D7510854F3F2AF1,
     "PlanMessage": 0x44BD6EEA619E6255,
-    "RequestMessage": 0x962124021F91913E,
+    "RequestMessage": 0xCCA6936F7B6D2E52,
     "ResultMessage": 0x6B2C969E0FE454B6,
-    "ActorStatus": 0x67D2E35294AA9311,
+    "ActorStatus": 0xF0553E075B5B630E,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union]) or (UNIONS[union],)]
 IDS = [f"{union}-{member.__name__}" for union, member in MEMBERS]

@@ -84,8 +84,13 @@ MISTAKES = {
     "option of a wrong type": (["--block-size", "many"], "block_size"),
     "temperature out of range": (["--temperature", "9"], "temperature"),
     "context too long": (["--max-model-len", "100000"], "max_model_len"),
-    "no memory for one block": (["--kv-cache-memory", "10"], "kv_cache_memory_bytes"),
-    "more memory than there is": (["--block-size", str(2**32), "--kv-cache-memory", str(2**50)], "bytes of memory are free"),
+    "no memory for one block": (["--kv-cache-memory-bytes", "10"], "raise kv_cache_memory_bytes to at least"),
+    "no memory for one request": (["--kv-cache-memory-bytes", str(2**24)], "lower max_model_len to at most"),
+    "two sizes of memory": (
+        ["--kv-cache-memory-bytes", str(2**30), "--kv-cache-memory-fraction", "0.5"],
+        "kv_cache_memory_bytes=1073741824 and kv_cache_memory_fraction=0.5",
+    ),
+    "more memory than there is": (["--kv-cache-memory-bytes", str(2**50)], "bytes of memory are free"),
     "mailboxes of an odd size": (["--mailbox-bytes", "100000"], "mailbox_bytes must be a power of two"),
 }
 

@@ -1,7 +1,6 @@
 """ScriptedEngine: an engine without processes, whose answers are in the hands of the test."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -56,8 +55,11 @@ class _Collector(RequestOutputCollector):
 class ScriptedRequest:
     """A request that has reached the engine."""
 
-    def __init__(self, outputs: OutputProcessor, message: AddRequest, params: SamplingParams, script: list[Step]) -> None:
+    def __init__(
+        self, outputs: OutputProcessor, message: AddRequest, params: SamplingParams, script: list[Step], cached: int
+    ) -> None:
         self._outputs = outputs
+        self._cached = cached  # prompt tokens found in the cache, told with the first step
         self.unsaid = script  # steps that nobody has asked for yet
         self.message = message
         self.params = params  # as the caller gave them
@@ -73,9 +75,10 @@ class ScriptedRequest:
             tokens = token_ids(step.text)
             if step.reason == "stop":
                 tokens.append(EOS_TOKEN_ID if step.stop_reason is None else step.stop_reason)
-            delta = TokenDelta(request, self.position, tokens, step.reason, step.stop_reason)
+            delta = TokenDelta(request, self.position, tokens, step.reason, step.stop_reason, self._cached)
         else:
-            delta = TokenDelta(request, self.position, token_ids(step))
+            delta = TokenDelta(request, self.position, token_ids(step), cached_tokens=self._cached)
+        self._cached = 0
         self._outputs.process([delta])
         self.position += len(delta.tokens)
 
@@ -90,6 +93,9 @@ class ScriptedEngine:
     def __init__(self, model: str, **options: Any) -> None:
         self.config = resolve_config(engine_config(model=model, **options))
         self.answers: dict[str | None, Sequence[Step]] = {None: ("Hel", "lo", End("!"))}
+        self.cached: list[int] = []  # prompt tokens that the next requests find in the cache, in order; then none
+        self.counts = (0, 0, 0)  # preemptions, prompt tokens looked up in the cache, and found there
+        self.resets: list[bool] = []  # calls of `reset_prefix_cache`: whether running requests too
         self.requests: list[ScriptedRequest] = []
         self.aborted: list[str] = []  # ids of requests whose consumer left before their end
         self.chats = 0  # conversations that it was asked to render
@@ -161,7 +167,7 @@ class ScriptedEngine:
             raise EngineHungError(self.hung)
 
     def load(self) -> LoadStats | None:
-        return LoadStats(0, len(self._outputs), 0, 0, NUM_BLOCKS) if self.is_running else None
+        return LoadStats(0, len(self._outputs), 0, 0, NUM_BLOCKS, *self.counts) if self.is_running else None
 
     async def describe(self) -> EngineDescription:
         self._require_alive()
@@ -173,15 +179,26 @@ class ScriptedEngine:
             self._texts[tuple(checked["prompt_token_ids"])] = prompt
         return checked
 
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
+        self._require_alive()
+        self.resets.append(reset_running_requests)
+
     async def add_request(
-        self, request_id: str | None, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self,
+        request_id: str | None,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> RequestOutputCollector:
         self._require_alive()
         if self.refusal is not None:
             raise self.refusal
         params = sampling_params or SamplingParams()
         content = self._inputs.check(prompt, params)
-        external_id = uuid.uuid4().hex if request_id is None else self._inputs.check_request_id(request_id)
+        salt = self._inputs.check_sharing(priority, cache_salt)
+        external_id = self._inputs.check_request_id(request_id)
         self._number += 1
         number = self._number
         delta = params.output_kind == "delta"
@@ -192,12 +209,13 @@ class ScriptedEngine:
         self._outputs.add(number, params, collector, detokenizer, content)
         try:
             await self._render()
-            message = await self._inputs.process(number, external_id, content, params)
+            message = await self._inputs.process(number, external_id, content, params, priority, salt)
         except BaseException:
             self._abandon(number, external_id)
             raise
         self._outputs.tokenized(number, message.prompt)
-        request = ScriptedRequest(self._outputs, message, params, collector.script)
+        cached = self.cached.pop(0) if self.cached else 0
+        request = ScriptedRequest(self._outputs, message, params, collector.script, cached)
         collector.play = lambda step: self._play(request, step)
         self.requests.append(request)
         self._news.set()
@@ -232,6 +250,12 @@ class ScriptedEngine:
                 self._outputs.abort(request)
 
     def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         raise NotImplementedError("the server takes outputs from collectors")

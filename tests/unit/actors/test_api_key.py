@@ -55,6 +55,7 @@ async def test_the_key_opens_the_api(locked: AppClient, header: str | None, righ
         (COMPLETIONS, BODIES[COMPLETIONS], "POST"),
         (CHAT, BODIES[CHAT], "POST"),
         ("/v1/models", None, "GET"),
+        ("/reset_prefix_cache", None, "POST"),
     ):
         reply = await locked.call(path, body, headers, method)
         assert reply.status == (200 if right else 401)
@@ -77,6 +78,7 @@ async def test_what_is_open_without_a_key(locked: AppClient) -> None:
         assert (await locked.get(path)).status == 200
     for path in ("/v1/models/other", "/v1/nope", "/v1/"):
         assert (await locked.get(path)).status == 401, "whether a path exists is nobody's business"
+    assert (await locked.get("/reset_prefix_cache")).status == 405
     assert (await locked.get("/nope")).status == 404
 
 
@@ -87,6 +89,17 @@ async def test_what_is_open_without_a_key(locked: AppClient) -> None:
 async def test_no_way_of_writing_a_path_leads_around_the_key(locked: AppClient, path: str) -> None:
     reply = await locked.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert reply.split(maxsplit=2)[1] in (b"401", b"404")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("form", ["/{}?x=1", "//{}", "/{}/", "/./{}", "/x/../{}", "/%72eset%5Fprefix_cache", "http://x/{}"])
+async def test_no_way_of_writing_the_reset_leads_around_the_key(tiny: str, form: str) -> None:
+    engine = ScriptedEngine(tiny)
+    path = form.format("reset_prefix_cache")
+    async with served(engine, api_key=KEY) as api:
+        reply = await api.raw(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    assert reply.split(maxsplit=2)[1] in (b"401", b"404")
+    assert engine.resets == []
 
 
 @pytest.mark.asyncio

@@ -18,7 +18,10 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 ENGINE_LABELS = {"model_name": "tiny", "engine": "0"}
 GAUGES = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"}
-COUNTERS = {"prompt_tokens", "generation_tokens", "request_success", "http_requests"}
+COUNTERS = {
+    *("prompt_tokens", "generation_tokens", "request_success", "http_requests"),
+    *("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"),
+}
 HISTOGRAMS = {
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
@@ -37,9 +40,10 @@ class PaperEngine:
         self.stats = FrontendStats()
         self.config = EngineConfig()
         self.is_running = True
+        self.counts = (5, 70, 30)
 
     def load(self) -> LoadStats | None:
-        return LoadStats(0, running=3, waiting=2, used_blocks=2, num_blocks=8) if self.is_running else None
+        return LoadStats(0, 3, 2, 2, 8, *self.counts) if self.is_running else None
 
 
 def metrics_of(engine: PaperEngine, model_name: str = "tiny") -> Metrics:
@@ -108,6 +112,9 @@ def test_values() -> None:
     assert value(text, "num_requests_waiting") == 2
     assert value(text, "kv_cache_usage_perc") == 0.25
     assert value(text, "cache_config_info", block_size="16", num_blocks="8") == 1
+    assert value(text, "num_preemptions_total") == 5
+    assert value(text, "prefix_cache_queries_total") == 70
+    assert value(text, "prefix_cache_hits_total") == 30
     assert value(text, "prompt_tokens_total") == 5
     assert value(text, "generation_tokens_total") == 4
     assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0]
@@ -144,7 +151,10 @@ def test_while_the_engine_does_not_run_the_rest_is_served() -> None:
     metrics = metrics_of(engine)
     assert {family.name for family in families(rendered(metrics))} >= GAUGES
     engine.is_running = False
-    assert {family.name for family in families(rendered(metrics))} == COUNTERS | HISTOGRAMS
+    text = rendered(metrics)
+    assert {family.name for family in families(text)} == COUNTERS | HISTOGRAMS
+    assert value(text, "prefix_cache_queries_total") == 70
+    assert value(rendered(metrics_of(engine)), "prefix_cache_queries_total") == 0
     engine.is_running = True
     assert {family.name for family in families(rendered(metrics))} >= GAUGES
 

@@ -35,6 +35,8 @@ SCALARS: dict[str, list[Any]] = {
     "skip_special_tokens": [1, "x"],
     "return_token_ids": [1, "x"],
     "request_id": [5, True, []],
+    "priority": ["1", 1.5, True, []],
+    "cache_salt": [5, True, []],
 }
 OUT_OF_RANGE: dict[str, list[Any]] = {
     "n": [0, -1, 1000, 2**64, 10**4000],
@@ -46,6 +48,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "min_p": [-0.1, 1.1],
     "seed": [-2, 2**63, 2**64, 10**4000],
     "request_id": ["", "x" * 257, "a\nb", "a\u0000b"],
+    "priority": [1, -1, 2**63, -(2**63) - 1, 2**64, 10**4000],
+    "cache_salt": ["", "x" * 257],
     "logit_bias": [{"-1": 1}, {"268": 1}, {"x": 1}, {"1.5": 1}, {str(2**64): 1}],
     "stop_token_ids": [[-1], [268], [2**64], list(range(1025))],
 }
@@ -67,7 +71,6 @@ NOT_OFFERED: dict[str, list[Any]] = {
     "continue_final_message": [True],
     "add_generation_prompt": [False],
     "allowed_token_ids": [[]],
-    "priority": [1],
     "add_special_tokens": [False],
     "detokenize": [False],
     "spaces_between_special_tokens": [False],
@@ -104,7 +107,6 @@ NEUTRAL: dict[str, list[Any]] = {
     "tools": [[]],
     "tool_choice": ["none", "auto"],
     "response_format": [{"type": "text"}],
-    "priority": [0],
     "add_special_tokens": [True],
     "detokenize": [True],
     "spaces_between_special_tokens": [True],

@@ -62,7 +62,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
 
 COMMANDS = {
     "bench": ("BENCHMARK", "mailbox"),
-    "serve": ("MODEL", "--port", "--served-model-name", "--api-key", "--max-num-seqs"),
+    "serve": ("MODEL", "--port", "--served-model-name", "--api-key", "--max-num-seqs", "--no-async-scheduling"),
     "chat": ("MESSAGE", "--url", "--api-key", "--system-prompt", "--temperature", "--max-num-seqs"),
     "complete": ("PROMPT", "--chat", "--stats", "--temperature", "--max-num-seqs", "--log-format"),
     "top": ("--pid", "--interval", "--once", "--json"),

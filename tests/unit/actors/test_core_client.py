@@ -17,6 +17,8 @@ from ringpost.ipc.messages.sampling import SamplingParams
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
+FIRST = (2 << 48) + 1  # number of the client's first request or call
+
 
 @contextmanager
 def client_and_core() -> Iterator[tuple[CoreClient, Receiver[RequestMessage], Sender[OutputMessage]]]:
@@ -44,7 +46,7 @@ async def turns(count: int = 5) -> None:
 async def test_numbers_are_fresh_and_belong_to_the_frontend() -> None:
     with client_and_core() as (client, _, _):
         numbers = [client.next_number() for _ in range(3)]
-        assert numbers == [(2 << 48) + 1, (2 << 48) + 2, (2 << 48) + 3]
+        assert numbers == [FIRST, FIRST + 1, FIRST + 2]
 
 
 async def test_an_abort_is_sent_at_once_when_there_is_room() -> None:
@@ -101,32 +103,32 @@ async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
 
 async def test_calls_get_their_own_answers() -> None:
     with client_and_core() as (client, core, outputs):
-        calls = [asyncio.create_task(client.ask(DescribeEngine(number), number, 60)) for number in (7, 8)]
-        assert [await core.receive() for _ in calls] == [DescribeEngine(7), DescribeEngine(8)]
-        for number in (8, 99, 7, 7):
+        calls = [asyncio.create_task(client.ask(DescribeEngine, 60)) for _ in range(2)]
+        assert [await core.receive() for _ in calls] == [DescribeEngine(FIRST), DescribeEngine(FIRST + 1)]
+        for number in (FIRST + 1, 99, FIRST, FIRST):
             outputs.send_nowait(UtilityReply(number, message=f"to {number}"))
             reply = await client.receive()
             assert isinstance(reply, UtilityReply)
             client.answer(reply)
-        assert [(await call).message for call in calls] == ["to 7", "to 8"]
+        assert [(await call).message for call in calls] == [f"to {FIRST}", f"to {FIRST + 1}"]
 
 
 async def test_a_cancelled_call_is_forgotten() -> None:
     with client_and_core() as (client, core, _):
-        call = asyncio.create_task(client.ask(DescribeEngine(7), 7, 60))
+        call = asyncio.create_task(client.ask(DescribeEngine, 60))
         await core.receive()
         call.cancel()
         await asyncio.wait([call])
-        client.answer(UtilityReply(7))
+        client.answer(UtilityReply(FIRST))
         assert len(client._asks) == 0
 
 
 async def test_the_death_of_the_engine_ends_calls_and_whoever_waits_to_send() -> None:
     with client_and_core() as (client, core, _):
-        call = asyncio.create_task(client.ask(DescribeEngine(7), 7, 60))
+        call = asyncio.create_task(client.ask(DescribeEngine, 60))
         await core.receive()
         sending = [asyncio.create_task(client.tell(add(request, 5000))) for request in (1, 2)]
-        blocked_call = asyncio.create_task(client.ask(DescribeEngine(8), 8, 60))
+        blocked_call = asyncio.create_task(client.ask(DescribeEngine, 60))
         await turns()
         client.fail(EngineDeadError("worker0.0 died"))
         client.close()

@@ -55,6 +55,16 @@ def test_no_options_are_the_defaults_and_cross_processes() -> None:
         ("loop", "asyncio", "asyncio"),
         ("debug_actors", True, True),
         ("debug_actors", "true", True),
+        ("async_scheduling", None, None),
+        ("async_scheduling", False, False),
+        ("async_scheduling", "true", True),
+        ("enable_prefix_caching", False, False),
+        ("kv_cache_memory_fraction", None, None),
+        ("kv_cache_memory_fraction", "0.5", 0.5),
+        ("kv_cache_memory_fraction", 1, 1.0),
+        ("scheduling_policy", "priority", "priority"),
+        ("long_prefill_token_threshold", "0", 0),
+        ("scheduler_cls", "my.Scheduler", "my.Scheduler"),
     ],
 )
 def test_values_in_range(option: str, value: Any, expected: Any) -> None:
@@ -98,6 +108,15 @@ def test_values_in_range(option: str, value: Any, expected: Any) -> None:
         ("log_level", "INFO"),
         ("debug_actors", "yes"),
         ("debug_actors", 2),
+        ("async_scheduling", 2),
+        ("async_scheduling", "auto"),
+        ("kv_cache_memory_fraction", 0),
+        ("kv_cache_memory_fraction", "1.5"),
+        ("kv_cache_memory_fraction", math.nan),
+        ("kv_cache_memory_fraction", "most"),
+        ("scheduling_policy", "lifo"),
+        ("long_prefill_token_threshold", -1),
+        ("scheduler_cls", ""),
     ],
 )
 def test_values_out_of_range_are_refused_naming_option_and_value(option: str, value: Any) -> None:
@@ -150,7 +169,14 @@ def test_options_come_from_the_command_line_only_where_they_were_given() -> None
 
 @pytest.mark.parametrize(
     ("words", "options"),
-    [([], {}), (["--debug-actors"], {"debug_actors": True}), (["--no-debug-actors"], {"debug_actors": False})],
+    [
+        ([], {}),
+        (["--debug-actors"], {"debug_actors": True}),
+        (["--no-debug-actors"], {"debug_actors": False}),
+        (["--no-enable-prefix-caching"], {"enable_prefix_caching": False}),
+        (["--async-scheduling"], {"async_scheduling": True}),
+        (["--no-async-scheduling"], {"async_scheduling": False}),
+    ],
 )
 def test_an_option_that_is_on_or_off_needs_no_value(words: list[str], options: dict[str, bool]) -> None:
     parser = argparse.ArgumentParser()
@@ -158,7 +184,25 @@ def test_an_option_that_is_on_or_off_needs_no_value(words: list[str], options: d
     parser.add_argument("model")
     found = engine_options(parser.parse_args([*words, "smollm2"]))
     assert found == {"model": "smollm2", **options}
-    assert engine_config(**found).runtime.debug_actors is options.get("debug_actors", False)
+    config = engine_config(**found)
+    for name in ("debug_actors", "enable_prefix_caching", "async_scheduling"):
+        assert value_of(config, name) is options.get(name, value_of(EngineConfig(), name))
+
+
+def test_help_says_what_an_option_takes() -> None:
+    parser = argparse.ArgumentParser()
+    add_engine_arguments(parser)
+    helps = {action.dest: action.help or "" for action in parser._actions}
+    assert "None" not in "".join(helps.values()).replace("quantization", "")
+    for option, text in (
+        ("async_scheduling", "on a GPU) (true or false)"),
+        ("enable_prefix_caching", "(true or false; default True)"),
+        ("kv_cache_memory_fraction", "(a number above 0, at most 1)"),
+        ("scheduling_policy", "(fcfs or priority; default fcfs)"),
+        ("long_prefill_token_threshold", "(an integer of at least 0; default 0)"),
+        ("scheduler_cls", "(text; default ringpost.sched.scheduler.Scheduler)"),
+    ):
+        assert helps[option].endswith(text)
 
 
 def test_a_model_that_is_not_there_is_a_value_error_naming_it(tmp_path: Path) -> None:

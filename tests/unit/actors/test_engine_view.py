@@ -243,6 +243,20 @@ def test_rates_of_an_actor() -> None:
     assert (actor.last_step_age, actor.message_age) == (0.5, 1)
 
 
+def test_hits_are_a_share_of_what_was_looked_up() -> None:
+    for load, rate in (
+        (LoadStats(0, 3, 1, 40, 100, 7, 1000, 250), 0.25),
+        (LoadStats(0, 3, 1, 40, 100, 7, 10, 0), 0),
+        (LoadStats(0, 3, 1, 40, 100, 7), None),
+    ):
+        reading = ActorReading(replace(CORE, load=load), None)
+        (actor,) = only(compare(*actor_looks(reading, reading))).actors
+        assert (actor.preemptions, actor.prefix_hit_rate) == (7, rate)
+    worker = ActorReading(replace(CORE, load=None), None)
+    (actor,) = only(compare(*actor_looks(worker, worker))).actors
+    assert (actor.preemptions, actor.prefix_hit_rate) == (None, None)
+
+
 def test_a_successor_has_no_rates_with_its_predecessor() -> None:
     before = ActorReading(replace(CORE, steps=100), Usage(5.0, 1000))
     after = ActorReading(replace(CORE, steps=150, pid=CORE.pid + 1, epoch=2), Usage(6.0, 1000))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ringpost.actors.boot import Boot
 from ringpost.actors.config import engine_config
@@ -13,7 +14,7 @@ from ringpost.actors.hang import cadence_of
 from ringpost.actors.logs import logger
 from ringpost.actors.status import StatusBlock
 from ringpost.actors.topology import Topology
-from ringpost.actors.watch import EngineWatch
+from ringpost.actors.watch import CoreTotals, EngineWatch
 from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.board import BoardWriter
 from ringpost.ipc.lanes import LaneReceiver, LaneSender
@@ -182,3 +183,31 @@ async def test_it_looks_by_itself(engine: Engine) -> None:
             engine.worker_status.done()
             await until(False, seen)
             running.cancel()
+
+
+def test_counts_go_on_where_the_core_before_ended() -> None:
+    totals = CoreTotals()
+    seen = [
+        totals.load(epoch, LoadStats(0, running, 0, 3, 4, *counts))
+        for epoch, running, counts in (
+            (1, 9, (1, 100, 40)),
+            (1, 8, (2, 200, 90)),
+            (2, 0, (0, 0, 0)),
+            (2, 1, (3, 50, 10)),
+            (2, 1, (3, 50, 10)),
+            (4, 0, (5, 999, 999)),  # one that nobody saw came between
+        )
+    ]
+    assert [(load.preemptions, load.prefix_queries, load.prefix_hits) for load in seen] == [
+        *((1, 100, 40), (2, 200, 90), (2, 200, 90), (5, 250, 100), (5, 250, 100), (10, 1249, 1099)),
+    ]
+    assert [(load.running, load.used_blocks) for load in seen] == [(9, 3), (8, 3), (0, 3), (1, 3), (1, 3), (0, 3)]
+
+
+def test_the_counts_of_an_engine_are_those_of_all_its_cores(engine: Engine) -> None:
+    engine.serve()
+    engine.core_status.done(1, LoadStats(0, 1, 0, 1, 9, 2, 30, 10))
+    assert engine.watch.load() == LoadStats(0, 1, 0, 1, 9, 2, 30, 10)
+    engine.core_status.now = replace(engine.core_status.now, epoch=2)
+    engine.core_status.done(1, LoadStats(0, 0, 0, 0, 9, 1, 5, 5))
+    assert engine.watch.load() == LoadStats(0, 0, 0, 0, 9, 3, 35, 15)

@@ -36,6 +36,12 @@ def inputs(config: EngineConfig, renderer: Renderer) -> InputProcessor:
     return InputProcessor(config, renderer, BLOCKS)
 
 
+@pytest.fixture
+def by_priority(config: EngineConfig, renderer: Renderer) -> InputProcessor:
+    scheduler = msgspec.structs.replace(config.scheduler, scheduling_policy="priority")
+    return InputProcessor(msgspec.structs.replace(config, scheduler=scheduler), renderer, BLOCKS)
+
+
 def process(inputs: InputProcessor, prompt: Any, external_id: Any = "r", **params: Any) -> AddRequest:
     sampling = SamplingParams(**params)
     content = inputs.check(prompt, sampling)
@@ -91,6 +97,55 @@ def test_parameters_of_another_type(inputs: InputProcessor, params: Any) -> None
 def test_a_request_id_that_is_no_text(inputs: InputProcessor, request_id: Any) -> None:
     with pytest.raises(ValueError, match="request_id must be text, got"):
         process(inputs, "a", request_id)
+
+
+@pytest.mark.parametrize("priority", [2**63, -(2**63) - 1, True, 1.0, "1", None, float("nan")])
+def test_a_priority_that_is_no_number_of_64_bits(by_priority: InputProcessor, priority: Any) -> None:
+    with pytest.raises(ParameterError, match=r"priority must be an integer from -2\*\*63 to 2\*\*63 - 1, got ") as caught:
+        by_priority.check_sharing(priority, None)
+    assert caught.value.parameter == "priority"
+    assert str(caught.value).endswith(repr(priority))
+
+
+def test_a_priority_counts_only_under_its_policy(inputs: InputProcessor, by_priority: InputProcessor) -> None:
+    for priority in (-(2**63), -1, 1, 2**63 - 1):
+        assert by_priority.check_sharing(priority, None) == ""
+        message = f"priority must be 0, got {priority}: .* without --scheduling-policy priority$"
+        with pytest.raises(ParameterError, match=message) as caught:
+            inputs.check_sharing(priority, None)
+        assert caught.value.parameter == "priority"
+    assert inputs.check_sharing(0, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("salt", "message"),
+    [
+        ("", "must have 1 to 256 characters, got 0: ''"),
+        ("x" * 257, "must have 1 to 256 characters, got 257: 'xx"),
+        ("a\ud800", "must not hold a lone surrogate"),
+        (5, "must be text, got 5"),
+        (b"salt", "must be text, got b'salt'"),
+    ],
+)
+def test_a_bad_cache_salt(inputs: InputProcessor, salt: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=f"^cache_salt {message}") as caught:
+        inputs.check_sharing(0, salt)
+    assert caught.value.parameter == "cache_salt"
+    assert len(str(caught.value)) < 200
+
+
+def test_a_cache_salt_crosses_as_plain_text(inputs: InputProcessor) -> None:
+    class Text(str):
+        __slots__ = ()
+
+    for salt in ("s", "\U0001f9c2" * 256):
+        checked = inputs.check_sharing(0, Text(salt))
+        assert (checked, type(checked)) == (salt, str)
+
+
+def test_a_request_without_an_id_gets_one_of_its_own(inputs: InputProcessor) -> None:
+    assert inputs.check_request_id("mine") == "mine"
+    assert len({inputs.check_request_id(None) for _ in range(3)}) == 3
 
 
 def test_a_stop_token_outside_the_vocabulary(inputs: InputProcessor) -> None:

@@ -280,7 +280,8 @@ async def test_many_engines_in_a_row_leave_this_process_as_it_was(tiny: str) -> 
             answers.append(await tokens_of(engine, "ab"))
         assert not others()
     assert answers == answers[:1] * 8
-    assert (signal.getsignal(signal.SIGTTOU), gc.get_freeze_count()) == (handler, frozen)
+    assert signal.getsignal(signal.SIGTTOU) == handler
+    assert gc.get_freeze_count() <= frozen  # those frozen before may die meanwhile
 
 
 async def test_two_engines_at_once(tiny: str) -> None:

@@ -26,6 +26,8 @@ ACTOR = ActorView(
     waiting=1,
     used_blocks=40,
     num_blocks=100,
+    preemptions=17,
+    prefix_hit_rate=0.254,
     cpu_percent=12.3,
     rss_bytes=50_000_000,
 )
@@ -61,6 +63,14 @@ def test_everything_is_told() -> None:
     actor, mailbox = (" ".join(line(text, name)) for name in ("core0", "requests"))
     assert actor == "core0 engine_core 1234567 ready 1 1234567 312 12 % 50 MB 3 1 40/100 StepResult 1234567 250 ms worker0.0"
     assert mailbox == "requests[0,0].urgent 2 25 % 9.2 4.1 kB 4 50 % 4 50 % 0"
+    assert "\npreemptions by core0: 17; prompt tokens found in its prefix cache: 25 %\n" in text
+
+
+def test_only_a_core_preempts_and_only_what_was_looked_up_has_a_rate() -> None:
+    assert "preemptions by core0: 0; prompt tokens found in its prefix cache: -\n" in shown(
+        replace(ACTOR, preemptions=0, prefix_hit_rate=None)
+    )
+    assert "preemptions" not in shown(replace(ACTOR, preemptions=None, prefix_hit_rate=None))
 
 
 def test_what_is_not_known_is_a_dash() -> None:

@@ -87,7 +87,7 @@ def test_with_its_blocks_kept(
         assert scheduler.park(number)
 
     def unpark(scheduler: Scheduler) -> None:
-        assert scheduler.requests[number].num_computed > 13
+        assert scheduler.places.requests[number].num_computed > 13
         assert scheduler.unpark(number)
 
     events: dict[int, Event] = {10: park, 14: unpark, 16: park, 17: unpark}
@@ -106,7 +106,7 @@ def test_with_its_blocks_taken_away(
         scheduler.add(request(9, SamplingParams(max_tokens=3, temperature=0), prompt=60))
 
     def unpark(scheduler: Scheduler) -> None:
-        assert scheduler.requests[number].num_computed == 0
+        assert scheduler.places.requests[number].num_computed == 0
         assert scheduler.unpark(number)
 
     events: dict[int, Event] = {21: park, 25: unpark}

@@ -285,6 +285,16 @@ def test_a_failing_request_fails_alone(runner: ModelRunner, model: LlamaForCausa
     assert "Traceback" in result.failures[0].traceback
 
 
+def test_a_request_that_failed_fails_in_the_step_planned_meanwhile_too(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    good, bad = prompt(20), [5, 10**6, 7]
+    runner.execute(plan([(1, 0, 3), (0, 0, 20)], [0, 1], [new_row(0, good), new_row(1, bad)]))
+    result = runner.execute(plan([(1, 3, 1), (0, 20, 1)], [0, 1]))
+    assert result.tokens == [FAILED_TOKEN, greedy_tokens(model, good, 2)[-1]]
+    assert [(failure.index, failure.kind) for failure in result.failures] == [(0, "RowFailed")]
+    result = runner.execute(plan([(1, 0, 20)], [0], [new_row(1, good)]))
+    assert (result.tokens, result.failures) == (greedy_tokens(model, good, 1), []), "another request enters the row"
+
+
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, top_p=0.5, top_k=7, min_p=0.1)])
 def test_logits_that_are_no_numbers_fail_their_request(
     runner: ModelRunner, model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch, params: SamplingParams

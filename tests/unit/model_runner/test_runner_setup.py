@@ -1,4 +1,4 @@
-"""What happens before the first step: weights that do not fit, dtypes, and the size of the cache."""
+"""What happens before the first step: weights that do not fit, dtypes, and the free memory."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import tiny_config, write_tiny_llama
 
-from ringpost.ipc.messages.config import CacheConfig, Checkpoint, EngineConfig, ModelConfig, SchedulerConfig
-from ringpost.model_runner import dtypes, kv_cache
+from ringpost.ipc.messages.config import Checkpoint, EngineConfig, ModelConfig
+from ringpost.model_runner import dtypes
 from ringpost.model_runner.dtypes import resolve_dtype
-from ringpost.model_runner.kv_cache import max_blocks
 from ringpost.model_runner.memory import available_memory
-from ringpost.model_runner.models.llama_shape import LlamaShape
 from ringpost.model_runner.runner import ModelRunner
 from ringpost.model_runner.weights import WeightError, WeightReader
 
@@ -115,37 +113,6 @@ def test_dtype(monkeypatch: pytest.MonkeyPatch, asked: Any, stored: str, fast: b
     monkeypatch.setattr(dtypes, "bf16_is_fast", lambda: fast)
     config = EngineConfig(model=ModelConfig(dtype=asked), checkpoint=Checkpoint(hf_config={field: stored}))
     assert resolve_dtype(config) == expected
-
-
-BLOCK = 2 * 2 * 2 * 16 * 16 * 4  # layers, k and v, kv heads, tokens, head_dim, float32
-
-
-def blocks(free: int, monkeypatch: pytest.MonkeyPatch, **cache: int) -> int:
-    monkeypatch.setattr(kv_cache, "available_memory", lambda: free)
-    config = EngineConfig(cache=CacheConfig(**cache), scheduler=SchedulerConfig(max_num_seqs=4))
-    return max_blocks(config, LlamaShape.from_hf(tiny_config()), max_model_len=50, dtype=torch.float32)
-
-
-def test_how_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert blocks(0, monkeypatch, num_blocks_override=7, kv_cache_memory_bytes=1) == 7
-    assert blocks(3 * BLOCK, monkeypatch, kv_cache_memory_bytes=3 * BLOCK + 5) == 3
-    assert blocks(4 * 5 * BLOCK, monkeypatch) == 5
-    assert blocks(2**40, monkeypatch) == 16  # 4 rows of 50 tokens, in blocks of 16
-    assert blocks(16 * BLOCK, monkeypatch, kv_cache_memory_bytes=2**40) == 16  # no more is taken than rows can use
-
-
-def test_no_block_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=rf"may take 100 bytes \(kv_cache_memory_bytes\).* takes {BLOCK}"):
-        blocks(2**40, monkeypatch, kv_cache_memory_bytes=100)
-    with pytest.raises(ValueError, match=r"may take 25 bytes \(a quarter of the free memory\)"):
-        blocks(100, monkeypatch)
-
-
-def test_more_is_asked_for_than_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, free = 3 * BLOCK + 5, 3 * BLOCK - 1
-    wanted = rf"would take {3 * BLOCK} bytes \(kv_cache_memory_bytes={asked}\), but only {free} bytes of memory are free"
-    with pytest.raises(ValueError, match=wanted):
-        blocks(free, monkeypatch, kv_cache_memory_bytes=asked)
 
 
 def test_free_memory_heeds_control_groups(tmp_path: Path) -> None:

@@ -3,115 +3,159 @@
 from collections.abc import Callable
 
 import pytest
+from schedulers import add_request, build_scheduler, plan_of, run_step
 
-from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
-from ringpost.ipc.messages.requests import AddRequest
-from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.sched.block_pool import BlockPool
 from ringpost.sched.integrity import IntegrityError, check_integrity
 from ringpost.sched.request import Request, RequestState
 from ringpost.sched.scheduler import Scheduler
 
 
 def build() -> Scheduler:
-    """Requests 1 and 2 run, with a step in flight; request 3 waits, and request 4 is parked."""
-    scheduler = Scheduler(
-        SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=20),
-        CacheConfig(block_size=4),
-        num_blocks=20,
-        max_model_len=40,
-    )
+    """Requests 1 and 2 run, with a step in flight; 3 waits, and 4 is parked. Block 0 is free, but has content.
+
+    Blocks 1 and 2 are those of request 1, 3 and 4 those of request 2; of either, the first is offered, and not computed yet.
+    """
+    scheduler = build_scheduler(seqs=2, budget=20)
+    scheduler.add(add_request(5, 6, max_tokens=1))
+    run_step(scheduler)
     for number in (1, 2, 3, 4):
-        scheduler.add(AddRequest(number, f"r{number}", [5] * 6, SamplingParams(), 0.0))
+        scheduler.add(add_request(number, 6, max_tokens=None))
     assert scheduler.park(4)
-    assert scheduler.schedule() is not None
+    plan_of(scheduler)
+    assert [request(scheduler, number).block_table for number in (1, 2)] == [[1, 2], [3, 4]]
+    assert [entry.block for entry in pool(scheduler).entries()] == [0, 1, 3]
     return scheduler
 
 
+def request(scheduler: Scheduler, number: int) -> Request:
+    return scheduler.places.requests[number]
+
+
+def pool(scheduler: Scheduler) -> BlockPool:
+    return scheduler.places.kv_cache_manager.pool
+
+
 def lose_a_block(scheduler: Scheduler) -> None:
-    scheduler.requests[1].block_table.pop()
+    request(scheduler, 1).block_table.pop()
 
 
-def share_a_block(scheduler: Scheduler) -> None:
-    scheduler.requests[1].block_table[0] = scheduler.requests[2].block_table[0]
+def share_a_block_uncounted(scheduler: Scheduler) -> None:
+    request(scheduler, 1).block_table[0] = request(scheduler, 2).block_table[0]
+    pool(scheduler).free([1])
 
 
-def free_a_block_twice(scheduler: Scheduler) -> None:
-    scheduler.kv_cache_manager.pool.free([19])
+def count_a_block_twice(scheduler: Scheduler) -> None:
+    pool(scheduler).share(2)
 
 
 def invent_a_block(scheduler: Scheduler) -> None:
-    scheduler.requests[1].block_table.append(20)
+    request(scheduler, 1).block_table.append(20)
+
+
+def free_a_block_in_use(scheduler: Scheduler) -> None:
+    pool(scheduler).free([4])
+
+
+def give_a_block_two_contents(scheduler: Scheduler) -> None:
+    pool(scheduler).offer(0, (7, (), ()), ready=True)
+
+
+def change_a_key(scheduler: Scheduler) -> None:
+    pool(scheduler).entries()[0].key = (7, (), ())
+
+
+def find_too_early(scheduler: Scheduler) -> None:
+    pool(scheduler).entries()[1].ready = True
+
+
+def wait_for_nobody(scheduler: Scheduler) -> None:
+    request(scheduler, 2).computing.clear()
+
+
+def move_content(scheduler: Scheduler) -> None:
+    pool(scheduler).entries()[0].block = 19
+
+
+def lose_the_content_of_a_free_block(scheduler: Scheduler) -> None:
+    pool(scheduler).entries()[0].block = 2
 
 
 def lose_a_row(scheduler: Scheduler) -> None:
-    scheduler.requests[1].row = scheduler.requests[2].row
-
-
-def miscount_reservations(scheduler: Scheduler) -> None:
-    scheduler.kv_cache_manager.num_reserved -= 1
-
-
-def reserve_while_waiting(scheduler: Scheduler) -> None:
-    scheduler.requests[3].num_reserved_blocks = 1
-    scheduler.kv_cache_manager.num_reserved += 1
+    request(scheduler, 1).row = request(scheduler, 2).row
 
 
 def keep_blocks_for_nothing(scheduler: Scheduler) -> None:
     scheduler.park(2)
-    scheduler.requests[2].num_computed = 0
+    request(scheduler, 2).num_computed = 9
+
+
+def hold_more_than_can_be_used(scheduler: Scheduler) -> None:
+    request(scheduler, 2).max_positions = 4
+    request(scheduler, 2).num_schedulable = 4
+    request(scheduler, 2).num_computed = 4
 
 
 def miscount_tokens_in_flight(scheduler: Scheduler) -> None:
-    scheduler.requests[2].num_in_flight = 0
+    request(scheduler, 2).num_in_flight = 0
 
 
 def park_under_a_wrong_number(scheduler: Scheduler) -> None:
-    scheduler.parked[8] = scheduler.parked.pop(4)
+    scheduler.places.parked[8] = scheduler.places.parked.pop(4)
 
 
 def forget_a_parked_request(scheduler: Scheduler) -> None:
-    scheduler.parked.clear()
+    scheduler.places.parked.clear()
 
 
 def forget_a_request(scheduler: Scheduler) -> None:
-    del scheduler.requests[3]
+    del scheduler.places.requests[3]
 
 
 def drop_a_request_from_its_queue(scheduler: Scheduler) -> None:
-    scheduler.waiting.remove(scheduler.requests[3])
+    scheduler.places.waiting.remove(request(scheduler, 3))
 
 
 def queue_a_request_twice(scheduler: Scheduler) -> None:
-    scheduler.waiting.push(scheduler.requests[1])
+    scheduler.places.waiting.push(request(scheduler, 1))
 
 
 def replace_a_request(scheduler: Scheduler) -> None:
-    scheduler.requests[3] = Request(AddRequest(3, "r3", [5], SamplingParams(), 0.0), 40)
+    scheduler.places.requests[3] = Request(add_request(3), max_model_len=40, block_size=4, number=9)
 
 
-def run_under_a_wrong_number(scheduler: Scheduler) -> None:
-    scheduler.running[7] = scheduler.running.pop(2)
+def change_a_rank(scheduler: Scheduler) -> None:
+    request(scheduler, 1).rank = (5, 5)
+
+
+def share_a_rank(scheduler: Scheduler) -> None:
+    request(scheduler, 1).rank = request(scheduler, 2).rank
 
 
 def change_a_state(scheduler: Scheduler) -> None:
-    scheduler.requests[3].state = RequestState.FINISHED
+    request(scheduler, 3).state = RequestState.FINISHED
 
 
 def compute_too_much(scheduler: Scheduler) -> None:
-    scheduler.requests[1].num_computed = 8
+    request(scheduler, 1).num_computed = 8
 
 
 def plan_too_much(scheduler: Scheduler) -> None:
-    scheduler.requests[1].num_schedulable += 1
+    request(scheduler, 1).num_schedulable += 1
 
 
 def miscount_slots(scheduler: Scheduler) -> None:
-    scheduler.requests[1].num_slots += 1
+    request(scheduler, 1).num_slots += 1
 
 
-def allocate_beyond_the_reservation(scheduler: Scheduler) -> None:
-    scheduler.requests[1].num_reserved_blocks = 1
-    scheduler.requests[2].num_reserved_blocks = 11
+def run_without_room(scheduler: Scheduler) -> None:
+    one = request(scheduler, 1)
+    pool(scheduler).free([one.block_table.pop()])
+    one.num_slots, one.num_computed = 4, 4
+
+
+def offer_too_much(scheduler: Scheduler) -> None:
+    request(scheduler, 1).num_keyed = 3
 
 
 def lose_a_step(scheduler: Scheduler) -> None:
@@ -122,8 +166,8 @@ def exceed_the_steps_in_flight(scheduler: Scheduler) -> None:
     scheduler.steps_in_flight = 0
 
 
-def outgrow_the_budget(scheduler: Scheduler) -> None:
-    scheduler.max_num_batched_tokens = 1
+def run_too_many(scheduler: Scheduler) -> None:
+    scheduler.max_running = 1
 
 
 def test_a_sound_scheduler_passes() -> None:
@@ -133,14 +177,20 @@ def test_a_sound_scheduler_passes() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lose_a_block, r"blocks missing.*\[1\]; 16 free, 3 held of 20"),
-        (share_a_block, r"blocks missing.*\[0, 2\]"),
-        (free_a_block_twice, r"blocks missing.*\[19\]; 17 free, 4 held of 20"),
+        (lose_a_block, r"blocks missing.*\[2\]; 16 free, 3 held of 20"),
+        (share_a_block_uncounted, r"whose references are not the requests that hold them: \[3\]"),
+        (count_a_block_twice, r"whose references are not the requests that hold them: \[2\]"),
         (invent_a_block, r"blocks missing.*\[20\]"),
+        (free_a_block_in_use, r"blocks missing.*\[4\]; 17 free, 4 held of 20"),
+        (give_a_block_two_contents, r"blocks with two contents: \[0\]"),
+        (change_a_key, "block 0 is not found under its key"),
+        (find_too_early, "block 1 is ready, and .*True"),
+        (wait_for_nobody, "block 3 is not ready, and .*False"),
+        (move_content, r"among those without, or the other way round: \[0, 19\]"),
+        (lose_the_content_of_a_free_block, r"among those without, or the other way round: \[0\]"),
         (lose_a_row, r"rows missing.*\[0, 1\]"),
-        (miscount_reservations, "requests reserve 12 blocks, the manager counts 11 of 20"),
-        (reserve_while_waiting, "request 3 is .*WAITING and reserves 1 blocks with 0 computed"),
-        (keep_blocks_for_nothing, "request 2 has 2 blocks .* for 0 computed"),
+        (keep_blocks_for_nothing, "request 2 has computed 9 of 7 positions"),
+        (hold_more_than_can_be_used, "request 2 has 2 blocks .* for 4 computed tokens and 4 positions at most"),
         (miscount_tokens_in_flight, "request 2 counts 0 tokens in flight, the steps 1"),
         (park_under_a_wrong_number, "request 4 is parked as 8"),
         (forget_a_parked_request, r"registered: \[1, 2, 3, 4\], queued: \[1, 2, 3\]"),
@@ -148,15 +198,17 @@ def test_a_sound_scheduler_passes() -> None:
         (drop_a_request_from_its_queue, r"registered: \[1, 2, 3, 4\], queued: \[1, 2, 4\]"),
         (queue_a_request_twice, "request 1 is .*RUNNING in the .*WAITING queue"),
         (replace_a_request, "request 3 is .*WAITING but not registered"),
-        (run_under_a_wrong_number, "request 2 runs as 7"),
+        (change_a_rank, r"ranks out of order: \[\(5, 5\), \(0, 2\)\]"),
+        (share_a_rank, r"ranks out of order: \[\(0, 2\), \(0, 2\)\]"),
         (change_a_state, "request 3 is .*FINISHED in the .*WAITING queue"),
         (compute_too_much, "request 1 has computed 8 of 7 positions"),
         (plan_too_much, "request 1 has 6 tokens and 1 in flight.* but 8 schedulable"),
         (miscount_slots, "request 1 has 2 blocks of 4 and 9 slots"),
-        (allocate_beyond_the_reservation, "1 blocks reserved"),
-        (lose_a_step, r"steps \[0\] in flight, at most 1 allowed, the next is 2"),
-        (exceed_the_steps_in_flight, r"steps \[0\] in flight, at most 0 allowed"),
-        (outgrow_the_budget, "2 running requests need a token a step, the budget is 1"),
+        (run_without_room, "request 1 runs with 4 slots for 6 tokens known"),
+        (offer_too_much, "request 1 offers 3 of 2 blocks"),
+        (lose_a_step, r"steps \[1\] in flight, at most 1 allowed, the next is 3"),
+        (exceed_the_steps_in_flight, r"steps \[1\] in flight, at most 0 allowed"),
+        (run_too_many, "2 requests run, at most 1 may"),
     ],
 )
 def test_damage_is_found(damage: Callable[[Scheduler], None], message: str) -> None:

@@ -1,73 +1,104 @@
-"""Reservations and block tables."""
+"""Block tables, and who may find which block. What requests see of it is in test_prefix_sharing.py."""
 
 import pytest
+from schedulers import add_request
 
-from ringpost.ipc.messages.requests import AddRequest
-from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.ipc.messages.config import CacheConfig
 from ringpost.sched.kv_cache_manager import KVCacheManager
 from ringpost.sched.request import Request
 
 
-def request(number: int, prompt: int, max_tokens: int) -> Request:
-    params = SamplingParams(max_tokens=max_tokens)
-    return Request(AddRequest(number, str(number), [5] * prompt, params, 0.0), max_model_len=100)
+def build(*, caching: bool = True) -> KVCacheManager:
+    return KVCacheManager(8, CacheConfig(block_size=4, enable_prefix_caching=caching))
+
+
+def request(number: int, length: int = 10) -> Request:
+    """All have the same tokens."""
+    return Request(add_request(number, range(length)), max_model_len=100, block_size=4, number=number)
+
+
+def admitted(manager: KVCacheManager, number: int, length: int = 10) -> Request:
+    new = request(number, length)
+    manager.admit(new, manager.match(new))
+    return new
 
 
 @pytest.mark.parametrize(("positions", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_blocks_for_rounds_up(positions: int, blocks: int) -> None:
-    assert KVCacheManager(10, 4).blocks_for(positions) == blocks
+    assert build().blocks_for(positions) == blocks
 
 
-def test_the_last_token_needs_no_slot() -> None:
-    manager = KVCacheManager(10, 4)
-    exact = request(1, prompt=5, max_tokens=4)  # nine tokens, of which eight are computed
-    assert manager.reserve(exact)
-    assert exact.num_reserved_blocks == 2
+def test_a_request_gets_the_blocks_of_all_its_tokens_when_it_is_admitted() -> None:
+    one = admitted(build(), 1)
+    assert (one.block_table, one.num_slots, one.num_computed) == ([0, 1, 2], 12, 0)
 
 
-def test_a_reservation_is_made_in_full_or_not_at_all() -> None:
-    manager = KVCacheManager(5, 4)
-    first, second, third = (request(number, prompt=5, max_tokens=8) for number in range(3))  # three blocks each
-    assert manager.reserve(first)
-    assert not manager.reserve(second)
-    assert (manager.num_reserved, second.num_reserved_blocks) == (3, 0)
-    manager.free(first)
-    assert manager.reserve(third)
+def test_a_table_is_extended_as_positions_need_it() -> None:
+    manager = build()
+    one = admitted(manager, 1)
+    assert manager.extend(one, 12) == []
+    new = manager.extend(one, 13)
+    manager.extend(one, 17)
+    assert new == [3], "new ids stay the caller's own"
+    assert (one.block_table, one.num_slots) == ([0, 1, 2, 3, 4], 20)
 
 
-def test_blocks_are_allocated_as_positions_need_them() -> None:
-    manager = KVCacheManager(5, 4)
-    one = request(1, prompt=5, max_tokens=8)
-    assert manager.reserve(one)
-    assert manager.pool.num_free == 5
-    assert manager.allocate(one, 5) == [0, 1]
-    assert manager.allocate(one, 8) == []
-    assert manager.allocate(one, 9) == [2]
-    assert (one.block_table, one.num_slots) == ([0, 1, 2], 12)
+def test_a_block_is_found_once_it_is_computed() -> None:
+    manager = build()
+    one, two = admitted(manager, 1), request(2)
+    assert manager.match(two) == ([], 2, 3)
+    assert manager.is_being_computed(two, manager.match(two))
+    manager.computed(one, 7)
+    assert [entry.block for entry in manager.match(two).found] == [0]
+    assert manager.match(two)[1:] == (1, 2)
+    manager.computed(one, 8)
+    match = manager.match(two)
+    assert ([entry.block for entry in match.found], match.num_computing, match.num_blocks) == ([0, 1], 0, 1)
+    assert not manager.is_being_computed(two, match)
+    manager.admit(two, match)
+    assert (two.block_table, two.num_computed) == ([0, 1, 3], 8)
+    assert (manager.num_shared(one), manager.num_shared(two)) == (2, 2)
 
 
-def test_new_ids_stay_the_callers_own() -> None:
-    manager = KVCacheManager(5, 4)
-    one = request(1, prompt=5, max_tokens=8)
-    assert manager.reserve(one)
-    new = manager.allocate(one, 5)
-    manager.allocate(one, 9)
-    assert new == [0, 1]
-
-
-def test_free_takes_back_blocks_and_reservation() -> None:
-    manager = KVCacheManager(5, 4)
-    one = request(1, prompt=5, max_tokens=8)
-    assert manager.reserve(one)
-    manager.allocate(one, 9)
+def test_free_blocks_that_are_found_have_to_be_taken_from_the_free_ones() -> None:
+    manager = build()
+    one, two = admitted(manager, 1), request(2)
+    manager.computed(one, 10)
     manager.free(one)
-    assert (manager.pool.num_free, manager.num_reserved) == (5, 0)
-    assert (one.block_table, one.num_slots, one.num_reserved_blocks) == ([], 0, 0)
+    match = manager.match(two)
+    assert (len(match.found), match.num_blocks) == (2, 3)
 
 
-def test_what_is_missing_is_what_others_have_to_give_up() -> None:
-    manager = KVCacheManager(5, 4)
-    first, second = (request(number, prompt=5, max_tokens=8) for number in range(2))
-    assert manager.missing(first) == -2
-    assert manager.reserve(first)
-    assert manager.missing(second) == 1
+def test_free_takes_back_all_blocks_and_keeps_their_content() -> None:
+    manager = build()
+    one = admitted(manager, 1)
+    manager.computed(one, 10)
+    manager.free(one)
+    assert (manager.pool.num_free, one.block_table, one.num_slots, one.num_computed) == (8, [], 0, 0)
+    assert len(manager.match(request(2)).found) == 2
+
+
+@pytest.mark.parametrize("how", ["free", "forget", "withdraw", "reset"])
+def test_what_is_not_computed_any_more_is_not_waited_for(how: str) -> None:
+    manager = build()
+    one = admitted(manager, 1)
+    manager.computed(one, 4)
+    match how:
+        case "withdraw":
+            manager.withdraw(one)
+        case "reset":
+            manager.reset([one])
+        case _:
+            manager.free(one, forget=how == "forget")
+    found, num_computing, _ = manager.match(request(2))
+    assert (len(found), num_computing) == (0 if how in {"forget", "reset"} else 1, 0)
+    manager.computed(one, 10)
+    assert len(manager.match(request(2)).found) == len(found), "a late result offers nothing"
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    manager = build(caching=False)
+    one = admitted(manager, 1)
+    manager.computed(one, 10)
+    assert manager.match(request(2)) == ([], 0, 3)
+    assert manager.pool.entries() == ()

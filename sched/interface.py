@@ -1,0 +1,72 @@
+"""What the engine core asks of a scheduler, so that it can be replaced (`scheduler_cls`)."""
+
+import importlib
+from typing import Protocol
+
+from ..ipc.messages.config import CacheConfig, SchedulerConfig
+from ..ipc.messages.outputs import TokenDelta
+from ..ipc.messages.plans import StepPlan
+from ..ipc.messages.requests import AddRequest
+from ..ipc.messages.results import StepResult
+from .outputs import Stats, StepUpdate
+
+
+class SchedulerInterface(Protocol):
+    """See `scheduler.Scheduler`, whose docstrings are the contract. It is used from one thread, and never waits."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerConfig,
+        cache: CacheConfig,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        steps_in_flight: int = 1,
+    ) -> None:
+        """See `Scheduler`."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is unfinished or a step's result is still to come."""
+
+    def stats(self) -> Stats:
+        """Numbers of this moment."""
+
+    def add(self, request: AddRequest) -> TokenDelta | None:
+        """Let a request wait; a delta if the output it brings already ends it. ValueError for one that can never run."""
+
+    def abort(self, request: int) -> bool:
+        """Forget a request; False if it is unknown."""
+
+    def park(self, request: int) -> bool:
+        """Schedule a request no more until `unpark`; False if it is unknown."""
+
+    def unpark(self, request: int) -> bool:
+        """Let a parked request go on; False if it is not parked."""
+
+    def schedule(self) -> StepPlan | None:
+        """The next step, or None if there is nothing to compute or enough in flight."""
+
+    def update(self, result: StepResult) -> StepUpdate:
+        """Apply the oldest step's result."""
+
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> None:
+        """Let no request find what was computed so far."""
+
+
+def scheduler_class(path: str) -> type[SchedulerInterface]:
+    """The class at an import path, "package.module.Class". Raises ValueError, naming the path, if there is none."""
+    module, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise ValueError(f"scheduler_cls must be an import path like 'package.module.Class', got {path!r}")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"scheduler_cls {path!r} cannot be imported: {error}") from error
+    missing = [name for name in vars(SchedulerInterface) if not name.startswith("_") and not hasattr(found, name)]
+    if not isinstance(found, type) or missing:
+        raise ValueError(
+            f"scheduler_cls {path!r} is no scheduler: a class with the methods of {__name__}.SchedulerInterface"
+            + (f"; it lacks {', '.join(missing)}" if missing else "")
+        )
+    return found

@@ -1,0 +1,97 @@
+"""A worker without a model: it knows nothing but the plans, and checks that each row reads the KV that its own tokens make."""
+
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ringpost.ipc.messages.plans import StepPlan
+from ringpost.ipc.messages.requests import AddRequest
+from ringpost.ipc.messages.results import RowFailure, StepResult
+
+VOCABULARY = 10
+SPOILT = -1
+
+
+def token_at(seed: int, position: int) -> int:
+    """The token that a request samples as its output's `position`-th, whatever the batch."""
+    return zlib.crc32(f"{seed}:{position}".encode()) % VOCABULARY
+
+
+def kv_of(request: AddRequest, tokens: list[int]) -> list[int]:
+    """What the slots of a request hold: each depends on all tokens up to its own, and on what else KV may depend on."""
+    kv, last = [], hash(request.cache_salt)
+    for position, token in enumerate(tokens):
+        keys = tuple(sorted(extra.key for extra in request.cache_keys if extra.position == position))
+        last = hash((last, token, keys)) & ((1 << 62) - 1)
+        kv.append(last)
+    return kv
+
+
+@dataclass
+class Row:
+    """A worker's persistent row."""
+
+    request: AddRequest
+    tokens: list[int]
+    blocks: list[int]
+    computed: int
+    failed: bool = False
+
+
+@dataclass
+class SlotWorker:
+    """Executes plans in order over a slot memory. `requests` has all that were ever added, for what no plan says of them.
+
+    A row that fails writes garbage, which nobody may read.
+    """
+
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    requests: dict[int, AddRequest]
+    rows: dict[int, Row] = field(default_factory=dict)
+    slots: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def execute(self, plan: StepPlan, failing: Collection[int] = ()) -> StepResult:
+        """Make a step. `failing` are indices into the plan's rows."""
+        assert len({new.row for new in plan.new}) == len(plan.new)
+        for new in plan.new:
+            assert 0 <= new.row < self.max_num_seqs
+            request = self.requests[new.request]
+            assert new.tokens[: new.prompt_length] == request.prompt
+            self.rows[new.row] = Row(request, list(new.tokens), list(new.blocks), plan.starts[plan.rows.index(new.row)])
+        assert len(plan.rows) == len(plan.starts) == len(plan.counts) == len(plan.blocks)
+        assert len(set(plan.rows)) == len(plan.rows)
+        assert plan.sample == sorted(set(plan.sample))
+        sampled = []
+        for index, number in enumerate(plan.rows):
+            row = self.rows[number]
+            row.failed |= index in failing
+            row.blocks += plan.blocks[index]
+            self.forward(row, plan.starts[index], plan.counts[index])
+            complete = row.computed == len(row.tokens)
+            assert complete == (index in plan.sample), f"row {number} samples at {row.computed} of {len(row.tokens)}"
+            if complete:
+                assert row.request.params.seed is not None
+                sampled.append(token_at(row.request.params.seed, len(row.tokens) - len(row.request.prompt)))
+                row.tokens.append(sampled[-1])
+        return StepResult(plan.step, sampled, [RowFailure(index, "ValueError", "nan") for index in sorted(failing)])
+
+    def forward(self, row: Row, start: int, count: int) -> None:
+        """Write the KV of the new positions, then read that of all positions so far, as attention does."""
+        assert start == row.computed
+        assert count >= 1
+        row.computed = start + count
+        kv = kv_of(row.request, row.tokens[: row.computed])
+        assert len(set(row.blocks)) == len(row.blocks)
+        for position in range(start, row.computed):
+            self.slots[self.slot(row, position)] = SPOILT if row.failed else kv[position]
+        if not row.failed:
+            read = [self.slots[self.slot(row, position)] for position in range(row.computed)]
+            assert read == kv, f"request {row.request.request} reads the KV of others"
+
+    def slot(self, row: Row, position: int) -> tuple[int, int]:
+        """Where the KV of a position lies: block and place in it."""
+        block = row.blocks[position // self.block_size]
+        assert 0 <= block < self.num_blocks
+        return block, position % self.block_size
