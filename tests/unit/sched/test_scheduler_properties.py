@@ -234,12 +234,11 @@ class Histories(RuleBasedStateMachine):
         self.scheduler.reset_prefix_cache(preempt_running=preempt_running)
         assert not self.places.kv_cache_manager.pool.entries()
         assert not (preempt_running and any(request.block_table for request in self.places.requests.values()))
-        # Whoever reads what was there before reads a wrong value now.
-        held = {block for request in self.places.requests.values() for block in request.block_table}
-        in_flight = {block for row in self.worker.rows.values() for block in row.blocks}
-        for block, place in list(self.worker.slots):
-            if block not in held and not (self.planned and block in in_flight):
-                del self.worker.slots[block, place]
+        if not self.planned:  # whoever reads what was there before finds nothing; a step in flight still may
+            held = {block for request in self.places.requests.values() for block in request.block_table}
+            for block, place in list(self.worker.slots):
+                if block not in held:
+                    del self.worker.slots[block, place]
 
     @rule()
     def schedule(self) -> None:
@@ -452,5 +451,5 @@ class LongHistories(Histories):
     """The same, for the full count."""
 
 
-TestLongHistories = pytest.mark.long(LongHistories.TestCase)
-TestLongHistories.settings = settings(max_examples=3000, stateful_step_count=80, deadline=None)
+TestLongHistories = pytest.mark.long(pytest.mark.timeout(900)(LongHistories.TestCase))
+TestLongHistories.settings = settings(max_examples=3000, stateful_step_count=60, deadline=None)
