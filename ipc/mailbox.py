@@ -71,7 +71,8 @@ class Receiver(Parkable, Protocol[M_co]):
     def receive_many_nowait(self, limit: int) -> Sequence[M_co]:
         """What is there, 1 to `limit` messages, for less than so many calls of `receive_nowait`, whose errors it raises.
 
-        It may return fewer than are there. What is behind them is left to the next call, be it WouldBlock, EndOfStream, Broken.
+        `limit` is at least 1. It may return fewer than are there. What is behind them, WouldBlock, EndOfStream and Broken
+        included, is left to the next call.
         """
 
     async def receive(self) -> M_co:

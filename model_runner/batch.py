@@ -37,7 +37,7 @@ class StepRows:
         """The position after the last computed one: that of the token being drawn."""
         return self.starts + self.counts
 
-    def only(self, indices: npt.NDArray[np.int64] | list[int]) -> "StepRows":
+    def select(self, indices: npt.NDArray[np.int64] | list[int]) -> "StepRows":
         """Some of the requests."""
         return StepRows(self.rows[indices], self.starts[indices], self.counts[indices], self.sampled[indices])
 
@@ -63,7 +63,7 @@ def build_inputs(step: StepRows, states: RowStates, cache: KVCache, kernels: Ker
         positions=torch.from_numpy(positions),
         slots=torch.from_numpy(slots),
         attention=plan,
-        logit_rows=None if len(lasts) == len(positions) and step.sampled.all() else torch.from_numpy(lasts[step.sampled]),
+        logit_rows=None if len(lasts) == len(positions) else torch.from_numpy(lasts),
     )
 
 

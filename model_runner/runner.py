@@ -103,7 +103,7 @@ class ModelRunner:
         tokens = np.full(len(step.rows), FAILED_TOKEN, dtype=np.int64)
         failures: list[RowFailure] = []
         if len(going_on):
-            some = step.only(going_on)
+            some = step.select(going_on)
             self._check(plan.step, some)
             drawn = tokens[going_on]
             for failure in self._compute(some, drawn):
@@ -133,28 +133,36 @@ class ModelRunner:
             if len(step.rows) == 1:
                 return [_failure(0, error)]
             return [failure for index in range(len(step.rows)) for failure in self._compute_alone(step, index, tokens)]
-        indices = np.flatnonzero(step.sampled)
-        good = indices[finite]
-        tokens[good] = drawn[finite]
-        self._states.put_sampled(step.rows[good], step.ends[good], drawn[finite])
-        return [self._not_finite(step, int(index)) for index in indices[~finite]]
+        sampled = np.flatnonzero(step.sampled)
+        good = sampled[finite[sampled]]
+        tokens[good] = drawn[finite[sampled]]
+        self._states.put_sampled(step.rows[good], step.ends[good], tokens[good])
+        return [self._not_finite(step, index) for index in np.flatnonzero(~finite).tolist()]
 
     def _compute_alone(self, step: StepRows, index: int, tokens: npt.NDArray[np.int64]) -> list[RowFailure]:
-        failures = self._compute(step.only([index]), tokens[index : index + 1])
+        failures = self._compute(step.select([index]), tokens[index : index + 1])
         return [msgspec.structs.replace(failure, index=index) for failure in failures]
 
     def _forward(self, step: StepRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """(tokens, whether each comes from finite logits) of the requests that yield one."""
+        """(tokens of the requests that yield one, whether the logits of each request are finite).
+
+        Those that yield none are looked at too: what a chunk of a prompt leaves in the cache may be found by others, and a
+        number that is not finite anywhere in it has spread to its last position.
+        """
         assert self._cache is not None, "init_cache comes before the first step"
         logits = self._model(build_inputs(step, self._states, self._cache, self._kernels), self._cache)
-        if logits.shape[0] == 0:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_)
+        finite = np.ones(len(step.rows), dtype=np.bool_)
+        if not step.sampled.all():
+            finite[~step.sampled] = logits[torch.from_numpy(~step.sampled)].amax(dim=-1).isfinite().numpy()
+            logits = logits[torch.from_numpy(step.sampled)]
+        if not step.sampled.any():
+            return np.empty(0, dtype=np.int64), finite
         changes = logit_changes(step, self._states)
         changed = logits if changes is None else changes.apply(logits)
         drawn = self._sampler.sample(changed, sampling_batch(step, self._states))
         # A NaN or an infinity wins any argmax, and no change takes it away, so looking at the winner finds it in the row.
-        finite = logits.gather(1, drawn.unsqueeze(-1)).squeeze(-1).isfinite()
-        return drawn.numpy(), finite.numpy()
+        finite[step.sampled] = logits.gather(1, drawn.unsqueeze(-1)).squeeze(-1).isfinite().numpy()
+        return drawn.numpy(), finite
 
     def _not_finite(self, step: StepRows, index: int) -> RowFailure:
         assert self._cache is not None

@@ -9,11 +9,25 @@ from .request import Request
 class Batch:
     """The lists of a StepPlan, with the requests that its entries and samples stand for."""
 
-    __slots__ = ("blocks", "budget", "computing", "counts", "new", "requests", "rows", "sample", "sampled", "starts", "step")
+    __slots__ = (
+        "_longest_chunk",
+        "blocks",
+        "budget",
+        "computing",
+        "counts",
+        "new",
+        "requests",
+        "rows",
+        "sample",
+        "sampled",
+        "starts",
+        "step",
+    )
 
-    def __init__(self, step: int, budget: int) -> None:
+    def __init__(self, step: int, budget: int, longest_chunk: int = 0) -> None:
         self.step = step
         self.budget = budget  # tokens that may still be added
+        self._longest_chunk = longest_chunk or budget  # tokens of one request; 0: any number
         self.new: list[NewRow] = []
         self.rows: list[int] = []
         self.starts: list[int] = []
@@ -23,6 +37,10 @@ class Batch:
         self.requests: list[Request] = []  # parallel to rows
         self.sampled: list[Request] = []  # parallel to sample
         self.computing: list[tuple[Request, int]] = []  # requests that offer blocks before they are computed, and up to where
+
+    def chunk_of(self, request: Request) -> int:
+        """How many of the positions that a request has to catch up with this step computes."""
+        return min(request.num_schedulable - request.num_computed, self.budget, self._longest_chunk)
 
     def add(self, request: Request, count: int, blocks: list[int]) -> None:
         """Compute the request's next `count` positions, after appending `blocks` to its table in the workers.

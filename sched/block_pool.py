@@ -12,12 +12,13 @@ class CachedBlock:
     again, so that a key stands for the whole prefix exactly, and no hash has to be trusted.
     """
 
-    __slots__ = ("block", "key", "number", "ready")
+    __slots__ = ("block", "key", "number", "priority", "ready")
 
-    def __init__(self, block: int, key: "Key", number: int, *, ready: bool) -> None:
+    def __init__(self, block: int, key: "Key", number: int, priority: int, *, ready: bool) -> None:
         self.block = block
         self.key = key
         self.number = number
+        self.priority = priority  # of the request that computes it
         self.ready = ready  # whether the KV is known to be computed
 
 
@@ -95,14 +96,16 @@ class BlockPool:
         """The block with this content, ready or not."""
         return self._entries.get(key)
 
-    def offer(self, block: int, key: Key, *, ready: bool) -> CachedBlock:
+    def offer(self, block: int, key: Key, priority: int = 0, *, ready: bool) -> CachedBlock:
         """Let a block in use be found under a key. If another block has that content already, that one stays the one found.
 
         Returns the entry that the next block's key names.
         """
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = self._of_block[block] = CachedBlock(block, key, next(self._numbers), ready=ready)
+            entry = self._entries[key] = self._of_block[block] = CachedBlock(
+                block, key, next(self._numbers), priority, ready=ready
+            )
         return entry
 
     def forget(self, block: int) -> None:

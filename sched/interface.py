@@ -62,7 +62,8 @@ def scheduler_class(path: str) -> type[SchedulerInterface]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"scheduler_cls {path!r} cannot be imported: {error}") from error
+        where = "it is looked for in installed packages and in PYTHONPATH"
+        raise ValueError(f"scheduler_cls {path!r} cannot be imported: {error}; {where}") from error
     missing = [name for name in vars(SchedulerInterface) if not name.startswith("_") and not hasattr(found, name)]
     if not isinstance(found, type) or missing:
         raise ValueError(

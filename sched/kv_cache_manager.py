@@ -13,7 +13,7 @@ class Match(NamedTuple):
     """The beginning of a request as found in the prefix cache."""
 
     found: list[CachedBlock]
-    num_computing: int  # blocks behind those that another request is just computing
+    num_computing: int  # blocks behind those that another request, of the same or a better priority, is just computing
     num_blocks: int  # free ones that the request takes, for all tokens known now; those found count where nobody uses them
 
 
@@ -36,15 +36,15 @@ class KVCacheManager:
         return -(-num_positions // self.block_size)
 
     def match(self, request: Request) -> Match:
-        """Look up a request that holds no blocks. At least its last known token is left to compute."""
-        needed = self.blocks_for(request.num_known)
-        if not self.caching:
+        """Look up a request, unless it holds blocks. At least its last known token is left to compute."""
+        needed = self.blocks_for(request.num_known) - len(request.block_table)
+        if request.block_table or not self.caching:
             return Match([], 0, needed)
         pool, found, num_computing = self.pool, list[CachedBlock](), 0
         parent: Parent = request.root
         for index in range((request.num_known - 1) // self.block_size):
             entry = pool.find(self._key(request, index, parent))
-            if entry is None:
+            if entry is None or not (entry.ready or entry.priority <= request.rank[0]):
                 break
             if entry.ready and not num_computing:
                 found.append(entry)
@@ -57,7 +57,7 @@ class KVCacheManager:
     def is_being_computed(self, request: Request, match: Match) -> bool:
         """Whether to let a request wait for others that are just computing at least half of what it would compute itself."""
         left = request.num_known - len(match.found) * self.block_size
-        return not request.block_table and 2 * match.num_computing * self.block_size >= left
+        return 2 * match.num_computing * self.block_size >= left
 
     def admit(self, request: Request, match: Match) -> None:
         """Give a request all blocks for the tokens known now, those found first; they count as computed."""
@@ -125,7 +125,7 @@ class KVCacheManager:
         while request.next_full <= num_positions:
             index = request.num_keyed
             block = request.block_table[index]
-            entry = self.pool.offer(block, self._key(request, index, request.parent), ready=ready)
+            entry = self.pool.offer(block, self._key(request, index, request.parent), request.rank[0], ready=ready)
             if entry.block == block and not ready:
                 request.computing.append((request.next_full, entry))
             request.parent = entry.number

@@ -1,7 +1,7 @@
 """Places: where each request is, which row and blocks it holds, and how it moves."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..ipc.messages.config import CacheConfig
 from .kv_cache_manager import KVCacheManager, Match
@@ -76,14 +76,9 @@ class Places:
         request.state = RequestState.FINISHED
         del self.requests[request.request_id]
 
-    def blocks_needed(self, request: Request, match: Match) -> int:
-        """Free blocks that it takes to let a waiting request enter."""
-        held = len(request.block_table)
-        return self.kv_cache_manager.blocks_for(request.num_known) - held if held else match.num_blocks
-
-    def holders(self, but: Request) -> list[Request]:
+    def holders(self, but: Collection[Request]) -> list[Request]:
         """All other requests that kept blocks without a row."""
-        return [other for other in (*self.parked.values(), *self.waiting) if other.block_table and other is not but]
+        return [other for other in (*self.parked.values(), *self.waiting) if other.block_table and other not in but]
 
     def blocks_of(self, requests: Iterable[Request]) -> int:
         """Blocks that would be free if all of these lost theirs."""
@@ -112,13 +107,13 @@ class Places:
         """
         manager = self.kv_cache_manager
         pool = manager.pool
-        if pool.num_free >= self.blocks_needed(request, match) + spare:
+        if pool.num_free >= match.num_blocks + spare:
             return True
-        found = [] if request.block_table else [entry.block for entry in match.found]
+        found = [entry.block for entry in match.found]
         for block in found:  # held for the request, so that it does not count as free when another one loses it
             pool.share(block)
         count = manager.blocks_for(request.num_known) - len(found or request.block_table) + spare
-        enough = pool.num_free + self.blocks_of(self.holders(request)) >= count
+        enough = pool.num_free + self.blocks_of(self.holders([request])) >= count
         while enough and pool.num_free < count:
             holder = choose_holder(self.parked.values(), reversed(self.waiting), but=request)
             assert holder is not None, "blocks_of promised more than there was"

@@ -39,7 +39,6 @@ class Request:
         "output",
         "params",
         "parent",
-        "priority",
         "prompt",
         "rank",
         "request_id",
@@ -57,7 +56,6 @@ class Request:
     stop_rules: StopRules
     state: RequestState
     row: int  # set only while running
-    priority: int  # as asked for
     rank: tuple[int, int]  # priority that counts, number of arrival: lower ones come first
     turn: int  # once so many others have been admitted, it comes before all that have not waited as long
     num_computed: int  # positions whose KV is computed, or will be by a planned step
@@ -83,7 +81,6 @@ class Request:
         self.params = request.params
         self.stop_rules = StopRules(request, max_model_len)
         self.state = RequestState.WAITING
-        self.priority = request.priority
         self.rank = (request.priority, number)
         self.turn = NEVER
         self.num_in_flight = 0

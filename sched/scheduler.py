@@ -9,10 +9,10 @@ waits for it, and nobody waits for ever:
 - Of two that run, the one behind gives way when blocks run out (see preemption.py). So the first of all always gets on, and
   with the first finished, so does the next.
 - Of two that wait, the one behind is admitted after the one before, but while that one waits for a prefix that a running
-  request is just computing.
+  request of the same or a better priority is just computing.
 - One with a lower priority number takes the place of a running one with a higher.
-- Once MAX_OVERTAKES requests that came after it were admitted before it, or while it ran, a request ranks before all of which
-  that is not so, whatever their priority, and keeps this rank to its end.
+- A request that MAX_OVERTAKES later ones have overtaken, for a row or for a share of the budget, ranks before all others from
+  then on, whatever their priority. This is granted once in MAX_OVERTAKES admissions, to the one that came first.
 """
 
 from collections import deque
@@ -68,6 +68,7 @@ class Scheduler:
         self._long_prefill = scheduler.long_prefill_token_threshold
         self._arrivals = 0
         self._admissions = 0  # of requests that had no turn before
+        self._next_promotion = 0  # not before so many
         self._prefix_queries = 0
         self._prefix_hits = 0
         self._refused: tuple[int, ...] = ()  # the request for which there was no room last, and how things were then
@@ -177,7 +178,8 @@ class Scheduler:
         """The next step, or None if there is nothing to compute or as many steps as allowed are in flight."""
         if len(self.in_flight) >= self.steps_in_flight:
             return None
-        batch = Batch(self.next_step, self.max_num_batched_tokens)
+        alone = len(self.places.running) + len(self.places.waiting) == 1
+        batch = Batch(self.next_step, self.max_num_batched_tokens, 0 if alone else self._long_prefill)
         preemptions = self.places.num_preemptions
         if self._by_priority:
             self._promote()
@@ -195,7 +197,10 @@ class Scheduler:
 
     def update(self, result: StepResult) -> StepUpdate:
         """Apply the oldest step's result. Raises ResultMismatch, changing nothing, if it is not that step's."""
-        batch = self._take_batch(result)
+        if not self.in_flight:
+            raise ResultMismatch(f"result of step {result.step}, but no step is in flight")
+        self.in_flight[0].check(result)
+        batch = self.in_flight.popleft()
         deltas: list[TokenDelta] = []
         failures: list[RequestFailure] = []
         finished = RequestState.FINISHED
@@ -253,48 +258,50 @@ class Scheduler:
         while long and batch.budget and (before is None or long[0].rank < before.rank):
             request = long.popleft()
             if request.state is RequestState.RUNNING:
-                batch.add(request, self._chunk(request, batch), _NO_BLOCKS)
-
-    def _chunk(self, request: Request, batch: Batch) -> int:
-        """How many of the positions that a request has to catch up with a step computes."""
-        count = min(request.num_schedulable - request.num_computed, batch.budget)
-        if not self._long_prefill or len(self.places.requests) == 1:
-            return count
-        return min(count, self._long_prefill)
+                batch.add(request, batch.chunk_of(request), _NO_BLOCKS)
 
     def _promote(self) -> None:
-        """Let requests that were overtaken too often rank before all that were not, for a row or for a share of the budget."""
-        waiting, running = self.places.waiting, self.places.running
-        late = [(running, request) for request in running if self._admissions >= request.turn]
-        if waiting and self._admissions >= waiting.oldest().turn:
-            late.append((waiting, waiting.oldest()))
-        for queue, request in late:
+        """Let the oldest request that was overtaken too often rank before all others, for a row or for a share of the budget.
+
+        It is one in MAX_OVERTAKES admissions, or a long queue of the overtaken would overtake everything else.
+        """
+        if self._admissions < self._next_promotion:
+            return
+        running, waiting = self.places.running, self.places.waiting
+        behind = [(request, running) for request in running if request.num_schedulable - request.num_computed > 1]
+        behind += [(waiting.oldest(), waiting)] if waiting else []
+        late = [(request, queue) for request, queue in behind if self._admissions >= request.turn]
+        if late:
+            request, queue = min(late, key=lambda one: one[0].rank[1])
             queue.remove(request)
             request.rank, request.turn = (_FIRST_OF_ALL, request.rank[1]), NEVER
             queue.push(request)
+            self._next_promotion = self._admissions + MAX_OVERTAKES
 
     def _displace(self) -> None:
         """Take rows and blocks from running requests for those that wait with a better priority."""
-        places = self.places
+        places, entering, put_off = self.places, list[Request](), 0
         rows, blocks = self.max_running - len(places.running), places.kv_cache_manager.pool.num_free
         for request in places.waiting.snapshot()[: self.max_running]:
             victims = [other for other in places.running if other.rank[0] > request.rank[0]]
-            if not victims or self._is_in_flight(request):
+            if not victims or self._is_in_flight(request) or put_off == _MAX_PUT_OFF:
                 return
             match = places.kv_cache_manager.match(request)
             if places.kv_cache_manager.is_being_computed(request, match):
+                put_off += 1
                 continue
-            needed, holders = places.blocks_needed(request, match), places.holders(request)
-            if blocks + places.blocks_of([*victims, *holders]) < needed + len(places.running) - len(victims):
+            entering.append(request)
+            holders = places.holders(entering)
+            if blocks + places.blocks_of([*victims, *holders]) < match.num_blocks + len(places.running) - len(victims):
                 return
-            while rows < 1 or blocks + places.blocks_of(holders) < needed + len(places.running):
+            while rows < 1 or blocks + places.blocks_of(holders) < match.num_blocks + len(places.running):
                 victim = choose_victim(victims, places.kv_cache_manager)
                 if victim is None:
                     return
                 victims.remove(victim)
                 blocks += places.preempt(victim)
                 rows += 1
-            rows, blocks = rows - 1, blocks - needed
+            rows, blocks = rows - 1, blocks - match.num_blocks
 
     def _admit(self, batch: Batch, long: deque[Request]) -> None:
         """Let waiting requests in, in order of rank, as long as there are budget, rows, and blocks for all tokens known now.
@@ -316,7 +323,7 @@ class Scheduler:
             elif places.reserve(request, match, spare=len(places.running)):
                 places.enter(request, match)
                 self._count_admission(request)
-                batch.add_new(request, self._chunk(request, batch))
+                batch.add_new(request, batch.chunk_of(request))
             else:
                 self._refused = now
                 break  # later ones, though smaller, wait behind it, or it might wait for ever
@@ -340,10 +347,3 @@ class Scheduler:
         self.places.release(request)
         cached = 0 if position else max(request.num_cached_tokens, 0)
         return TokenDelta(request.request_id, position, tokens, reason, stop_reason, cached)
-
-    def _take_batch(self, result: StepResult) -> Batch:
-        """Remove and return the oldest step in flight, having checked that the result is its."""
-        if not self.in_flight:
-            raise ResultMismatch(f"result of step {result.step}, but no step is in flight")
-        self.in_flight[0].check(result)
-        return self.in_flight.popleft()

@@ -14,6 +14,7 @@ from ..debug import watched
 from ..errors import ActorFailed, EngineError
 
 T = TypeVar("T", bound=ResultMessage)
+_RESULTS_AT_ONCE = 16
 
 
 class Executor(Protocol):
@@ -72,7 +73,7 @@ class MailboxExecutor:
         for receiver in self._results:
             try:
                 while True:
-                    yield receiver.receive_nowait()
+                    yield from receiver.receive_many_nowait(_RESULTS_AT_ONCE)
             except WouldBlock:
                 continue
 

@@ -68,7 +68,7 @@ class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
         Meta(description="whose turn it is: who came first, or who has the lowest priority number and then came first"),
     ] = "fcfs"
     async_scheduling: Annotated[
-        bool | None, Meta(description="plan a step while the one before runs (default: only where a step is short, on a GPU)")
+        bool | None, Meta(description="plan a step while the one before runs; pays where steps are short (default: off)")
     ] = None
     scheduler_cls: Annotated[str, Meta(min_length=1, description="import path of the scheduler's class, to use your own")] = (
         "ringpost.sched.scheduler.Scheduler"
@@ -149,6 +149,9 @@ class ApiConfig(SubConfig, frozen=True, kw_only=True):
     max_num_queued_reqs: Annotated[
         int, Meta(ge=0, le=2**31, description="requests that may wait beyond those that run; more get status 503")
     ] = 1024
+    enable_reset_prefix_cache: Annotated[
+        bool, Meta(description="answer POST /reset_prefix_cache, by which a client can slow down all others")
+    ] = False
     max_connections: Annotated[Positive, Meta(description="connections open at once; more get status 503")] = 2048
     max_body_bytes: Annotated[Positive, Meta(description="bytes of a request's body")] = 8 << 20
 

@@ -29,7 +29,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(no_leaks: None, tiny: Path) -> Iterator[ServerProcess]:
     options = ["--num-threads", "1", "--block-size", str(SIZE), "--num-blocks-override", str(BLOCKS)]
-    with running_server("--model", str(tiny), *options, "--scheduling-policy", "priority") as running:
+    with running_server(
+        "--model", str(tiny), *options, "--scheduling-policy", "priority", "--enable-reset-prefix-cache"
+    ) as running:
         yield running
         assert running.stderr() == ""
 

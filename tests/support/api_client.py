@@ -59,6 +59,12 @@ class Answer:
         return self.choices[0]
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, by the usage."""
+        assert self.usage is not None
+        return int(self.usage["prompt_tokens"])
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens generated, by the usage."""
         assert self.usage is not None

@@ -26,7 +26,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest_asyncio.fixture
 async def locked(tiny: str) -> AsyncIterator[AppClient]:
     """A server that asks for a key."""
-    async with served(ScriptedEngine(tiny), api_key=KEY) as client:
+    async with served(ScriptedEngine(tiny), api_key=KEY, enable_reset_prefix_cache=True) as client:
         yield client
 
 
@@ -96,7 +96,7 @@ async def test_no_way_of_writing_a_path_leads_around_the_key(locked: AppClient, 
 async def test_no_way_of_writing_the_reset_leads_around_the_key(tiny: str, form: str) -> None:
     engine = ScriptedEngine(tiny)
     path = form.format("reset_prefix_cache")
-    async with served(engine, api_key=KEY) as api:
+    async with served(engine, api_key=KEY, enable_reset_prefix_cache=True) as api:
         reply = await api.raw(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
     assert reply.split(maxsplit=2)[1] in (b"401", b"404")
     assert engine.resets == []

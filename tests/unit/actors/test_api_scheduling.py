@@ -114,7 +114,7 @@ async def test_every_event_tells_the_hits_of_its_choice(engine: ScriptedEngine, 
     [("", False), ("?reset_running_requests=false", False), ("?reset_running_requests=true", True), ("?other=1", False)],
 )
 async def test_the_prefix_cache_is_reset(engine: ScriptedEngine, query: str, running: bool) -> None:
-    async with served(engine) as api:
+    async with served(engine, enable_reset_prefix_cache=True) as api:
         reply = await api.call(RESET + query)
         assert (reply.status, reply.body) == (200, b"")
         assert engine.resets == [running]
@@ -123,7 +123,7 @@ async def test_the_prefix_cache_is_reset(engine: ScriptedEngine, query: str, run
 
 @pytest.mark.parametrize("value", ["", "1", "yes", "True", "x" * 1000])
 async def test_a_reset_of_what_is_not_clear_is_refused(engine: ScriptedEngine, value: str) -> None:
-    async with served(engine) as api:
+    async with served(engine, enable_reset_prefix_cache=True) as api:
         reply = await api.call(f"{RESET}?reset_running_requests={value}")
     assert (reply.status, reply.error["param"]) == (400, "reset_running_requests")
     assert "must be true or false, got" in reply.error["message"]
@@ -132,9 +132,15 @@ async def test_a_reset_of_what_is_not_clear_is_refused(engine: ScriptedEngine, v
 
 
 async def test_a_reset_needs_a_post_and_a_living_engine(engine: ScriptedEngine) -> None:
-    async with served(engine) as api:
+    async with served(engine, enable_reset_prefix_cache=True) as api:
         assert (await api.get(RESET)).status == 405
         engine.die()
         reply = await api.call(RESET)
         assert (reply.status, reply.error["code"]) == (503, "engine_dead")
+    assert engine.resets == []
+
+
+async def test_without_the_option_there_is_no_reset(engine: ScriptedEngine) -> None:
+    async with served(engine) as api:
+        assert (await api.call(RESET)).status == 404
     assert engine.resets == []

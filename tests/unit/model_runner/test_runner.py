@@ -325,6 +325,17 @@ def test_a_poisoned_block_does_not_reach_its_next_owner(runner: ModelRunner, mod
     assert prefill(runner, tokens, 3).tokens == expected
 
 
+def test_a_chunk_that_is_not_finite_fails_before_others_find_it(runner: ModelRunner, model: LlamaForCausalLM) -> None:
+    good, bad = prompt(20), prompt(40, seed=5)
+    runner.execute(plan([(0, 0, 16)], [], [new_row(0, bad)]))
+    assert runner._cache is not None
+    with torch.inference_mode():
+        runner._cache.layers[0][0][new_row(0, []).blocks[0]] = float("nan")
+    result = runner.execute(plan([(0, 16, 16), (1, 0, 20)], [1], [new_row(1, good)]))
+    assert result.tokens == greedy_tokens(model, good, 1)
+    assert [(failure.index, failure.kind) for failure in result.failures] == [(0, "NonFiniteLogitsError")]
+
+
 def test_an_empty_step(runner: ModelRunner) -> None:
     assert runner.execute(plan([], [])) == StepResult(0, [])
 

@@ -1,5 +1,7 @@
 """When blocks or rows run out: who gives way, for whom, and how it goes on."""
 
+from itertools import pairwise
+
 from schedulers import TOKEN, add_request, build_scheduler, entered, plan_of, run_step, run_to_end
 from slot_worker import SlotWorker, token_at
 
@@ -265,6 +267,41 @@ def test_an_endless_stream_of_better_priorities_starves_nobody() -> None:
         overtaken += sum(new.request != 0 for new in run_step(scheduler).new)
         assert overtaken <= MAX_OVERTAKES
     assert overtaken == MAX_OVERTAKES
+
+
+def test_a_long_queue_of_the_overtaken_does_not_overtake_the_others() -> None:
+    scheduler = build_scheduler(seqs=1, policy="priority")
+    for number in range(40):
+        scheduler.add(add_request(number, prompt=2, max_tokens=1, priority=9))
+    low = []
+    for step in range(3 * MAX_OVERTAKES + 100):
+        scheduler.add(add_request(1000 + step, prompt=2, max_tokens=1, priority=0))
+        low += [step for new in run_step(scheduler).new if new.request < 40]
+    assert len(low) == 3
+    assert all(later - earlier >= MAX_OVERTAKES for earlier, later in pairwise(low))
+
+
+def test_nobody_waits_for_a_prefix_that_a_worse_priority_computes() -> None:
+    scheduler = build_scheduler(seqs=4, budget=4, policy="priority")
+    scheduler.add(add_request(1, range(30), priority=5))
+    run_step(scheduler)
+    scheduler.add(add_request(2, range(30), priority=0))
+    assert entered(run_step(scheduler)) == [(2, 4)]
+
+
+def test_nobody_is_displaced_for_those_behind_many_that_wait_for_a_prefix() -> None:
+    scheduler = build_scheduler(seqs=4, budget=8, blocks=100, policy="priority")
+    for number in range(3):
+        scheduler.add(add_request(number, prompt=2, max_tokens=30, priority=9))
+    run_step(scheduler)
+    scheduler.add(add_request(10, range(30), priority=0))
+    run_step(scheduler)
+    for number in range(11, 21):
+        scheduler.add(add_request(number, range(30), priority=0))
+    scheduler.add(add_request(30, prompt=2, priority=1))
+    run_step(scheduler)
+    assert running(scheduler) == [10, 0, 1, 2]
+    assert scheduler.stats().preemptions == 0
 
 
 def test_one_that_runs_does_not_starve_for_its_share_of_the_budget() -> None:

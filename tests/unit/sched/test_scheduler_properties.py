@@ -246,7 +246,7 @@ class Histories(RuleBasedStateMachine):
         ran = places.running.snapshot()
         exclusive = {other.request_id: self.frees_something(other) for other in ran}
         deferred = {other.request_id for other in places.waiting if self.is_deferred(other)}
-        alone = len(self.known) == 1
+        alone = len(places.running) + len(places.waiting) == 1
         plan = self.scheduler.schedule()
         check_integrity(self.scheduler)
         if plan is None:
@@ -312,7 +312,7 @@ class Histories(RuleBasedStateMachine):
         if waiting and left_behind[:1] == waiting[:1] and sum(plan.counts) < self.config.max_num_batched_tokens:
             first = waiting[0]
             rows = min(self.config.max_num_seqs, self.config.max_num_batched_tokens) - len(places.running)
-            needed = places.blocks_needed(first, places.kv_cache_manager.match(first)) + len(places.running)
+            needed = places.kv_cache_manager.match(first).num_blocks + len(places.running)
             others = [other for other in (*places.parked.values(), *waiting) if other is not first]
             free = places.kv_cache_manager.pool.num_free + places.blocks_of(others)
             preempted = any(other.num_cached_tokens >= 0 and not other.block_table for other in waiting)
