@@ -33,10 +33,9 @@ def tokens(output: RequestOutput) -> list[int]:
     return list(output.outputs[0].token_ids)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-async def test_prompts_at_the_borders_of_blocks(ahead: bool) -> None:
+async def test_prompts_at_the_borders_of_blocks() -> None:
     """A prompt that is cached whole still has a token to compute."""
-    options = {"dtype": "float32", "max_model_len": 128, "num_threads": 1, "block_size": 16, "async_scheduling": ahead}
+    options = {"dtype": "float32", "max_model_len": 128, "num_threads": 1, "block_size": 16}
     async with AsyncLLM.from_engine_args(**options) as engine:
         for length in (15, 16, 17, 32, 33, 48):
             prompt = [504, *[582] * (length - 1)]

@@ -26,7 +26,7 @@ from tiny_checkpoint import write_tiny_llama
 from ringpost.ipc.messages.config import ApiConfig
 
 KEY = "sk-a-key-of-no-use"
-QUESTION = {"prompt": "ab", "max_tokens": 3}
+QUESTION = {"prompt": "ab", "max_tokens": 3, "ignore_eos": True}
 
 on_one_loop = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client; the server has its own
 

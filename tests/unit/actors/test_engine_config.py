@@ -195,7 +195,7 @@ def test_help_says_what_an_option_takes() -> None:
     helps = {action.dest: action.help or "" for action in parser._actions}
     assert "None" not in "".join(helps.values()).replace("quantization", "")
     for option, text in (
-        ("async_scheduling", "on a GPU) (true or false)"),
+        ("async_scheduling", "(default: off) (true or false)"),
         ("enable_prefix_caching", "(true or false; default True)"),
         ("kv_cache_memory_fraction", "(a number above 0, at most 1)"),
         ("scheduling_policy", "(fcfs or priority; default fcfs)"),

@@ -94,8 +94,8 @@ async def test_its_load_is_posted_before_anyone_hears_of_it() -> None:
         core.add(1, tokens=20, max_tokens=3)
         await core.answer_to(1)
         last = core.posted[-1]
-        assert (last.steps, last.message, last.load) == (3, "", LoadStats(0, 0, 0, 0, 8))
-        assert LoadStats(0, 1, 0, 2, 8) in [status.load for status in core.posted]
+        assert (last.steps, last.message, last.load) == (3, "", LoadStats(0, 0, 0, 0, 8, prefix_queries=20))
+        assert LoadStats(0, 1, 0, 2, 8, prefix_queries=20) in [status.load for status in core.posted]
         taken = [status.message for status in core.posted if status.message]
         assert taken == ["AddRequest", "StepResult 0", "StepResult 1", "StepResult 2"]
 
