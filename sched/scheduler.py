@@ -170,7 +170,7 @@ class Scheduler:
         self.places.kv_cache_manager.reset(self.places.requests.values())
         if preempt_running:
             for request in self.places.running.snapshot():
-                self.places.preempt(request)
+                self.places.wait_again(request)
             for request in (*self.places.parked.values(), *self.places.waiting):
                 self.places.kv_cache_manager.free(request)
 

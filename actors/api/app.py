@@ -41,14 +41,13 @@ def build_app(engine: EngineClient, config: ApiConfig | None = None) -> web.Appl
             web.post("/v1/chat/completions", chat_completions),
             web.get("/v1/models", list_models),
             web.get("/v1/models/{model:.+}", show_model),
+            web.post("/reset_prefix_cache", reset_prefix_cache),
             web.get("/health", health),
             web.get("/ping", health),
             web.get("/version", show_version),
             web.get("/metrics", metrics),
         ]
     )
-    if config.enable_reset_prefix_cache:
-        app.router.add_post("/reset_prefix_cache", reset_prefix_cache)
     return app
 
 

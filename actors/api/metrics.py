@@ -52,7 +52,7 @@ class Metrics:
     def _gauges(self, core: LoadStats) -> Iterator[Metric]:
         for name, value, text in (
             ("num_requests_running", core.running, "Requests that take part in the engine's steps."),
-            ("num_requests_waiting", core.waiting, "Requests that wait for a row, or for their reader."),
+            ("num_requests_waiting", core.waiting, "Requests that wait for a row, for blocks, or for their reader."),
             ("kv_cache_usage_perc", core.used_blocks / core.num_blocks, "Share of the KV cache's blocks in use, 0 to 1."),
         ):
             gauge = GaugeMetricFamily(f"ringpost:{name}", text, labels=_LABELS)

@@ -40,6 +40,8 @@ async def health(request: web.Request) -> web.Response:
 
 async def reset_prefix_cache(request: web.Request) -> web.Response:
     """Empty the prefix cache; with the query `reset_running_requests=true`, running requests are computed again."""
+    if not request.app[STATE].config.enable_reset_prefix_cache:
+        raise ApiError(404, "POST /reset_prefix_cache is off: start the server with --enable-reset-prefix-cache")
     given = request.query.get("reset_running_requests", "false")
     if given not in ("true", "false"):
         message = f"reset_running_requests must be true or false, got {given!r:.100}"

@@ -96,7 +96,8 @@ class InputProcessor:
         content: object = prompt
         if isinstance(prompt, dict):
             if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
-                raise _wrong(f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {list(prompt)}")
+                form = f"prompt as a dict must have one key, 'prompt' or 'prompt_token_ids'; got {list(prompt)}"
+                raise _wrong(f"{form}. cache_salt and priority are arguments beside it")
             ((key, content),) = prompt.items()
             if isinstance(content, str) != (key == "prompt"):
                 raise _wrong(f"prompt['{key}'] must be {'text' if key == 'prompt' else 'token ids'}, got {content!r:.100}")
@@ -156,7 +157,8 @@ class InputProcessor:
         cache_tokens = self._num_blocks * self._block_size
         if length > cache_tokens:
             blocks = f"{self._num_blocks} blocks of {self._block_size}"
-            raise _wrong(f"prompt has {length} tokens, which can never fit the KV cache of {cache_tokens} tokens ({blocks})")
+            message = f"prompt has {length} tokens, which can never fit the KV cache of {cache_tokens} tokens ({blocks})"
+            raise ParameterError(message, "prompt", "context_length_exceeded")
         room = min(self._max_model_len, cache_tokens + 1) - length  # the last token is never computed
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > max_tokens:

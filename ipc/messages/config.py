@@ -70,9 +70,9 @@ class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
     async_scheduling: Annotated[
         bool | None, Meta(description="plan a step while the one before runs; pays where steps are short (default: off)")
     ] = None
-    scheduler_cls: Annotated[str, Meta(min_length=1, description="import path of the scheduler's class, to use your own")] = (
-        "ringpost.sched.scheduler.Scheduler"
-    )
+    scheduler_cls: Annotated[
+        str, Meta(min_length=1, description="import path of the scheduler's class, in an installed package or PYTHONPATH")
+    ] = "ringpost.sched.scheduler.Scheduler"
 
 
 class ParallelConfig(SubConfig, frozen=True, kw_only=True):

@@ -142,5 +142,6 @@ async def test_a_reset_needs_a_post_and_a_living_engine(engine: ScriptedEngine) 
 
 async def test_without_the_option_there_is_no_reset(engine: ScriptedEngine) -> None:
     async with served(engine) as api:
-        assert (await api.call(RESET)).status == 404
+        reply = await api.call(RESET)
+        assert (reply.status, "--enable-reset-prefix-cache" in reply.error["message"]) == (404, True)
     assert engine.resets == []
