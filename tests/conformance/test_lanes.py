@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from mailboxes import fill, make_lanes, note, parked
+from mailboxes import fill, lane_ends, make_lanes, note, parked
 
 from ringpost.ipc.errors import Broken, Closed, EndOfStream, WouldBlock
 from ringpost.ipc.lanes import LaneReceiver, Lanes, LaneSender
@@ -23,11 +23,8 @@ def lanes() -> Iterator[Lanes]:
 
 @pytest.fixture
 def ends(lanes: Lanes) -> Iterator[Ends]:
-    sender: LaneSender[OutputMessage] = LaneSender(lanes.duplicate(), OutputMessage)
-    receiver: LaneReceiver[OutputMessage] = LaneReceiver(lanes.duplicate(), OutputMessage)
-    yield sender, receiver
-    sender.close()
-    receiver.close()
+    with lane_ends(lanes, OutputMessage) as both:
+        yield both
 
 
 async def test_an_urgent_message_overtakes_also_when_the_other_lane_is_full(ends: Ends) -> None:

@@ -17,7 +17,7 @@ import pytest
 from ringpost.ipc.attach import MailboxHandle, attach_receiver, attach_sender
 from ringpost.ipc.codec import fingerprint_of
 from ringpost.ipc.errors import WouldBlock
-from ringpost.ipc.lanes import Lanes
+from ringpost.ipc.lanes import LaneReceiver, Lanes, LaneSender
 from ringpost.ipc.local_mailbox import create_local
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.base import Message
@@ -58,6 +58,18 @@ def make_ring(capacity: int = 4096, readers: int = 1, union: Any = OutputMessage
 
 def make_lanes(union: Any, capacity: int = 4096) -> Lanes:
     return Lanes(make_ring(capacity, union=union), make_ring(union=union))
+
+
+@contextmanager
+def lane_ends(lanes: Lanes, union: Any) -> Iterator[tuple[LaneSender[Any], LaneReceiver[Any]]]:
+    """Both ends of lanes that stay the caller's, closed at the end."""
+    sender: LaneSender[Any] = LaneSender(lanes.duplicate(), union)
+    receiver: LaneReceiver[Any] = LaneReceiver(lanes.duplicate(), union)
+    try:
+        yield sender, receiver
+    finally:
+        sender.close()
+        receiver.close()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from mailboxes import make_lanes
+from mailboxes import lane_ends, make_lanes
 
 from ringpost.actors.engine_core.request_port import RequestPort
 from ringpost.ipc.errors import Broken
@@ -23,11 +23,8 @@ def lanes(no_leaks: None) -> Iterator[Lanes]:
 
 @pytest.fixture
 def ends(lanes: Lanes) -> Iterator[Ends]:
-    sender: LaneSender[RequestMessage] = LaneSender(lanes.duplicate(), RequestMessage)
-    receiver: LaneReceiver[RequestMessage] = LaneReceiver(lanes.duplicate(), RequestMessage)
-    yield sender, receiver
-    sender.close()
-    receiver.close()
+    with lane_ends(lanes, RequestMessage) as both:
+        yield both
 
 
 def add(request: int) -> AddRequest:
