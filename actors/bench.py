@@ -1,28 +1,40 @@
 """`ringpost bench`: measures parts of Ringpost on this machine, and what one would use instead."""
 
 import argparse
+import asyncio
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from ..ipc.messages.config import RuntimeConfig
 from .benchmarks.mailbox import Report as MailboxReport
 from .benchmarks.mailbox import Settings as MailboxSettings
 from .benchmarks.mailbox import plan, run_mailbox_benchmark
 from .benchmarks.measurements import MEASUREMENTS
 from .benchmarks.messages import SIZES
+from .benchmarks.recovery import run_recovery_benchmark
+from .benchmarks.recovery_report import FAULTS, MARK
+from .benchmarks.recovery_report import Report as RecoveryReport
+from .benchmarks.recovery_report import Settings as RecoverySettings
+from .benchmarks.recovery_tables import print_recovery_report
 from .benchmarks.report import print_report
 from .benchmarks.scheduler import Report as SchedulerReport
 from .benchmarks.scheduler import Settings as SchedulerSettings
 from .benchmarks.scheduler import cases, run_scheduler_benchmark
 from .benchmarks.scheduler_tables import print_scheduler_report
 from .benchmarks.transport import TRANSPORTS, missing
+from .loops import loop_factory
+
+R = TypeVar("R")
 
 _EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -52,16 +64,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         scheduler.add_argument(flag, nargs="+", type=int, default=numbers, metavar="N", help=text)
     scheduler.add_argument("--async-scheduling", action="store_true", help="plan a step while the one before runs")
     scheduler.add_argument("--profile", action="store_true", help="show where the time goes")
+    text = "what streams see of it when processes of an engine die"
+    recovery = benchmarks.add_parser("recovery", help=text, description=f"Measure {text}.")
+    recovery.set_defaults(parser=recovery, measure=_measure_recovery)
+    _add_recovery_arguments(recovery)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    _add_json(parser)
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats, of which medians are shown (default 3)")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def _add_recovery_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_json(parser)
+    parser.add_argument("--model", default="smollm2", help="alias, directory, .gguf file or hub id (default: %(default)s)")
+    for flag, default, text in (
+        ("--streams", 32, "requests at once, greedy and seeded by turns"),
+        ("--tokens", 48, "tokens of each"),
+        ("--overhead", 0, "pairs of runs without a fault, with max_restarts=0 and with its default"),
+    ):
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
+    text = f"what happens, in this order: {', '.join(FAULTS)}; also with commas (default: all)"
+    parser.add_argument("--faults", nargs="+", default=list(FAULTS), metavar="NAME", help=text)
+    text = "seconds a process may take for a message before it is replaced (default 2)"
+    parser.add_argument("--hang-timeout", type=float, default=2.0, metavar="S", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Body of the command; returns its exit code."""
-    _check_least(arguments, "repeat")
     report, print_tables = arguments.measure(arguments)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
@@ -70,16 +104,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_least(arguments: argparse.Namespace, *names: str) -> None:
-    """Raise ValueError if one of these arguments holds an integer below 1."""
+def _check_least(arguments: argparse.Namespace, *names: str, least: int = 1) -> None:
+    """Raise ValueError if one of these arguments holds an integer below `least`."""
     for name in names:
         value = getattr(arguments, name)
         for number in value if isinstance(value, list) else [value]:
-            if number < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {number}")
+            if number < least:
+                raise ValueError(f"{name} must be an integer of at least {least}, got {number}")
 
 
 def _measure_mailbox(arguments: argparse.Namespace) -> tuple[MailboxReport, Callable[[MailboxReport], None]]:
+    _check_least(arguments, "repeat")
     if not 0 < arguments.seconds < math.inf:
         raise ValueError(f"seconds must be a number above 0, got {arguments.seconds:g}")
     left_out = {name: why for name in arguments.transports if (why := missing(name)) is not None}
@@ -101,7 +136,7 @@ def _measure_mailbox(arguments: argparse.Namespace) -> tuple[MailboxReport, Call
 
 
 def _measure_scheduler(arguments: argparse.Namespace) -> tuple[SchedulerReport, Callable[[SchedulerReport], None]]:
-    _check_least(arguments, "steps", "running", "prompt_tokens")
+    _check_least(arguments, "repeat", "steps", "running", "prompt_tokens")
     settings = SchedulerSettings(
         running=arguments.running,
         prompt_tokens=arguments.prompt_tokens,
@@ -112,6 +147,47 @@ def _measure_scheduler(arguments: argparse.Namespace) -> tuple[SchedulerReport, 
     )
     with _progress(len(cases(settings))) as done:
         return run_scheduler_benchmark(settings, done), print_scheduler_report
+
+
+def _measure_recovery(arguments: argparse.Namespace) -> tuple[RecoveryReport, Callable[[RecoveryReport], None]]:
+    _check_least(arguments, "streams")
+    _check_least(arguments, "tokens", least=2 * MARK)
+    _check_least(arguments, "overhead", least=0)
+    faults = [name for word in arguments.faults for name in word.split(",")]
+    for name in faults:
+        if name not in FAULTS:
+            raise ValueError(f"faults must be of {', '.join(FAULTS)}, got {name!r}")
+    settings = RecoverySettings(
+        model=arguments.model,
+        streams=arguments.streams,
+        tokens=arguments.tokens,
+        faults=faults,
+        hang_timeout=arguments.hang_timeout,
+        overhead=arguments.overhead,
+    )
+    runs = 1 + len(faults) + 2 * settings.overhead
+    # The folder is there until threads that write post-mortems have ended, with the loop.
+    with tempfile.TemporaryDirectory(prefix="ringpost-bench-") as folder, _progress(runs) as done:
+        return _run_until_sigterm(run_recovery_benchmark(settings, folder, done)), print_recovery_report
+
+
+def _run_until_sigterm(body: Coroutine[Any, Any, R]) -> R:
+    """Run it; SIGTERM cancels it, like Ctrl-C, so that processes and files go."""
+
+    async def cancelled_by_sigterm() -> R:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        try:
+            return await body
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+    with asyncio.Runner(loop_factory=loop_factory(RuntimeConfig())) as runner:
+        try:
+            return runner.run(cancelled_by_sigterm())
+        except asyncio.CancelledError:
+            sys.exit(_EXIT_TERMINATED)
 
 
 @contextmanager

@@ -68,6 +68,12 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
         assert self.plans is not None
         return [*((handle, 0) for handle in handles), (self.plans, self.rank)]
 
+    def outbound(self) -> list[MailboxHandle]:
+        """The mailboxes it writes."""
+        if self.rank is not None:
+            return [self.from_actor, *self.results]
+        return [self.from_actor, *self.outputs, *([] if self.plans is None else [self.plans])]
+
 
 def encode_boot(boot: Boot) -> bytes:
     """The record as bytes."""

@@ -8,7 +8,7 @@ from ..ipc.attach import attach_receiver
 from ..ipc.errors import MailboxError, WouldBlock
 from ..ipc.lanes import LaneSender
 from ..ipc.mailbox import Receiver
-from ..ipc.messages.control import ActorReady, FromActor, Hello, Stop, ToActor
+from ..ipc.messages.control import ActorReady, FromActor, Hello, ToActor
 from ..ipc.messages.failure import Failure
 from .body import Body
 from .boot import Boot
@@ -21,26 +21,51 @@ from .task_child import ActorTask
 _START_UP = {"engine_core": "waiting for its workers", "worker": "loading the model"}
 
 
+def _body(boot: Boot) -> Body:
+    return ActorTask(boot) if boot.config.runtime.single_process else ActorProcess(boot, boot.descriptors())
+
+
 class Child:
     """A process, or a task that takes its place, and the supervisor's line to it."""
 
     def __init__(self, boot: Boot, began: float) -> None:
-        """Attach the line; the process is started later. `began` is the start of the engine, in CLOCK_MONOTONIC."""
-        self.boot = boot
-        self._began = began
-        single = boot.config.runtime.single_process
-        self.body: Body = ActorTask(boot) if single else ActorProcess(boot, boot.descriptors())
+        """Attach the line; the process is started later. `began` is the start of the engine, in CLOCK_MONOTONIC.
+
+        Attributes:
+            began: when its start began; of a successor, when the one before it had ended.
+        """
+        self._prepare(boot, began)
         self.sender: LaneSender[ToActor] = LaneSender(boot.to_actor.duplicate(), ToActor)
         try:
             self.receiver: Receiver[FromActor] = attach_receiver(boot.from_actor.duplicate(), FromActor)
         except BaseException:
             self.sender.close()
             raise
+
+    def _prepare(self, boot: Boot, began: float) -> None:
+        self.boot = boot
+        self.began = began
+        self.body: Body = _body(boot)
         self.pid = 0
         self.greeted = False  # its Hello has come
         self.ready: ActorReady | None = None
         self.ready_seconds = 0.0
-        self.failure: Failure | None = None
+        self.failure: Failure | None = None  # what it said itself
+        self.sentence: Failure | None = None  # why it was killed by its supervisor
+        self.reason = ""  # why it was killed, in a word
+
+    def succeed(self, boot: Boot) -> None:
+        """Make ready for a successor of the process, which has ended and whose sides are vacant, or was never started."""
+        if self.started:
+            self.body.close()
+        self._prepare(boot, time.monotonic())
+
+    def condemn(self, reason: str, sentence: Failure | None = None) -> None:
+        """Kill it; the first reason stands."""
+        if not self.reason:
+            self.reason, self.sentence = reason, sentence
+        if self.running:
+            self.body.kill()
 
     @property
     def actor(self) -> str:
@@ -65,13 +90,15 @@ class Child:
         """Whether the process has begun and not ended."""
         return self.started and self.body.exitcode is None
 
-    def ask_to_stop(self) -> None:
-        """Send Stop, if the mailbox still takes it."""
+    def tell(self, message: ToActor) -> bool:
+        """Send in the urgent lane, or in the other one where that is full; False if the mailbox does not take it."""
         try:
-            if not self.sender.send_urgent(Stop()):
-                self.sender.ordered.send_nowait(Stop())
+            if not self.sender.send_urgent(message):
+                self.sender.ordered.send_nowait(message)
         except MailboxError as error:
-            logger.warning("%s cannot be asked to stop: %s", self.actor, error)
+            logger.warning("%s cannot be told %s: %s", self.actor, type(message).__name__, error)
+            return False
+        return True
 
     def take_messages(self) -> None:
         """Take what it has said since the last time."""
@@ -80,7 +107,7 @@ class Child:
                 message = self.receiver.receive_nowait()
                 if isinstance(message, ActorReady):
                     self.ready = message
-                    self.ready_seconds = time.monotonic() - self._began
+                    self.ready_seconds = time.monotonic() - self.began
                     logger.debug("%s is ready after %.2f s", self.actor, self.ready_seconds)
                 elif isinstance(message, Failure):
                     self.failure = message
@@ -97,15 +124,16 @@ class Child:
         """Why the process ended: what it said itself, else its exit code and its last lines."""
         if self.failure is not None:
             return self.failure
-        return self._failure("ProcessDied", self.body.ending)
+        return self.sentence or self.describe("ProcessDied", self.body.ending)
 
     def describe_lateness(self, limit: str) -> Failure:
         """Where it is in its start-up, when it should have been further by `limit`, in words."""
         if not self.greeted:
-            return self._failure("TimeoutError", f"no Hello from its process after {limit}")
-        return self._failure("TimeoutError", f"not ready after {limit}, still {_START_UP.get(self.boot.kind, 'starting')}")
+            return self.describe("TimeoutError", f"no Hello from its process after {limit}")
+        return self.describe("TimeoutError", f"not ready after {limit}, still {_START_UP.get(self.boot.kind, 'starting')}")
 
-    def _failure(self, kind: str, what: str) -> Failure:
+    def describe(self, kind: str, what: str) -> Failure:
+        """A Failure of the actor, with the last line that it printed."""
         last = [line for line in tuple(self.body.tail) if line.strip()]
         message = f"{what}; its last line: {last[-1]}" if last else what
         return Failure(self.actor, self.pid, kind, message, "\n".join(last))

@@ -17,6 +17,7 @@ _COMMANDS = {
     "complete": "answer one prompt, streamed to the terminal",
     "bench": "figures of this machine, beside those of alternatives",
     "top": "what the actors and mailboxes of running engines do",
+    "postmortem": "what was written down about a process that died",
 }
 EXIT_MISTAKE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 

@@ -2,12 +2,14 @@
 
 import argparse
 import difflib
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from ..ipc.messages.config import ApiConfig, Checkpoint, EngineConfig, SubConfig
+from ..model_runner.checkpoint.cache import cache_root
 from ..model_runner.checkpoint.resolve import resolve_checkpoint
 
 
@@ -129,8 +131,19 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def resolve_config(config: EngineConfig) -> EngineConfig:
-    """The same config with the checkpoint found, fetched and converted as needed. Slow the first time; call it off the loop.
+    """The same config with the checkpoint found, fetched and converted as needed, and the directory for post-mortems named.
 
-    Raises ValueError naming what is wrong with the model.
+    Slow the first time; call it off the loop. Raises ValueError naming what is wrong with the model.
     """
-    return msgspec.structs.replace(config, checkpoint=resolve_checkpoint(config.model))
+    runtime = msgspec.structs.replace(config.runtime, postmortem_dir=_postmortem_directory(config.runtime.postmortem_dir))
+    return msgspec.structs.replace(config, checkpoint=resolve_checkpoint(config.model), runtime=runtime)
+
+
+def _postmortem_directory(chosen: str | None) -> str | None:
+    """As an absolute path. None where there is no cache directory, because this user has no home: no reason not to start."""
+    if chosen is not None:
+        return os.path.abspath(os.path.expanduser(chosen))
+    try:
+        return str(cache_root() / "postmortem")
+    except RuntimeError:
+        return None

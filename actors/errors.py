@@ -19,6 +19,10 @@ class EngineDeadError(EngineError):
     """A process of the running engine died; the message says which and why. The engine takes no more requests."""
 
 
+class EngineRecoveringError(EngineError):
+    """A process of the engine died and is being replaced; the message says which and why. Requests wait, and go on."""
+
+
 class EngineHungError(EngineError):
     """A process holds a message for longer than it may; the message says which process and what. It may still go on."""
 
@@ -46,6 +50,11 @@ class ActorFailed(EngineError):
 def failure_text(failure: Failure) -> str:
     """One line for a user: who failed, and why."""
     return f"{failure.actor} (pid {failure.pid}): {failure.kind}: {failure.message}"
+
+
+def deadly_text(reason: str) -> str:
+    """What a request is told that the engine ends because processes die of it; `reason` is that of the last death."""
+    return f"{reason}; it computed this request alone, which was in hand at two earlier deaths too"
 
 
 def copy_of(error: E) -> E:

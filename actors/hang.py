@@ -18,7 +18,7 @@ class Observation:
     epoch: int
     busy: bool  # it has a message in hand, or one waits for it
     marker: Hashable  # differs whenever it has got on
-    what: str  # who it is and what it does not get on with, for people
+    what: str  # what it does not get on with, for people
 
 
 def cadence_of(limit: float) -> float:
@@ -36,8 +36,8 @@ class HangDetector:
         self._last: float | None = None  # when it looked
         self._stuck: dict[str, tuple[Hashable, float]] = {}  # by actor: what it showed, and since when
 
-    def look(self, now: float, seen: Iterable[Observation]) -> list[str]:
-        """Say of each hung actor what it is stuck in; looks come a cadence apart, in order of `now`, in seconds.
+    def look(self, now: float, seen: Iterable[Observation]) -> dict[str, str]:
+        """Say of each hung actor, by its name, what it is stuck in; looks come a cadence apart, in order of `now`, in seconds.
 
         A look that comes late begins anew: whoever could not look may have kept the others from getting on.
         """
@@ -46,7 +46,7 @@ class HangDetector:
             self._stuck.clear()
             last = now
         stuck, self._stuck = self._stuck, {}
-        hung = []
+        hung = {}
         for actor in seen:
             if not actor.busy:
                 continue
@@ -56,5 +56,5 @@ class HangDetector:
                 since = now
             self._stuck[actor.actor] = shown, since
             if last - since > self._limit:
-                hung.append(f"{actor.what} for {now - since:.0f} s")
+                hung[actor.actor] = f"{actor.what} for {now - since:.0f} s"
         return hung

@@ -45,6 +45,11 @@ class StatusBlock:
         """The actor waits for the answer of this one; empty: of nobody any more."""
         self._set(replace(self.now, asks=peer))
 
+    def alone(self, request: int | None) -> None:
+        """This request is in flight alone, because others must not die with it; None: no such one any more."""
+        if request != self.now.alone:
+            self._set(replace(self.now, alone=request))
+
     def done(self, steps: int = 1, load: LoadStats | None = None) -> None:
         """What was in hand is finished, and with it so many pieces of work. Without `load` the last one stays."""
         status = self.now

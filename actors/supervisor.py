@@ -5,21 +5,24 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from ..ipc.messages.config import EngineConfig
-from ..ipc.messages.control import ActorReady
+from ..ipc.messages.control import ActorReady, Stop
 from ..ipc.messages.failure import Failure
 from ..ipc.parking import wait_any
 from .child import Child, Ends
-from .errors import EngineStartError
+from .errors import EngineStartError, failure_text
 from .logs import logger
+from .recovery import HELLO_TIMEOUT, Group, Recovery
 from .topology import Topology
 
-HELLO_TIMEOUT = 30.0  # seconds until a process has said Hello, which it does before it loads anything large
 DEAD_GRACE = 1.0  # seconds to stop for the processes of an engine of which one has died: nobody waits for their work
 _STOP_TURN = {"engine_core": 1, "worker": 2}  # by kind; frontends stop first, and a core tells its workers itself
 
@@ -32,6 +35,16 @@ class ProcessInfo(msgspec.Struct, frozen=True):
     pid: int
     ready_seconds: float  # from the start of the engine; 0 for the process that started it
     phases: dict[str, float] = {}  # where its start-up time went, in seconds
+
+
+class Observer(Protocol):
+    """Who is told of deaths and restarts."""
+
+    def died(self, recovery: Recovery) -> None:
+        """Processes have ended. Called before their successors start, when all that they had sent can be received."""
+
+    def works_again(self, seconds: float) -> None:
+        """The engine was held up for so long, and can work again."""
 
 
 class Supervisor:
@@ -52,10 +65,13 @@ class Supervisor:
         self._config = config
         self._started = time.monotonic()
         self._failed = False
+        self._killed = False
         self.topology = Topology(config, num_frontends)
         self._children: list[Child] = []
+        self._groups: list[Group] = []
         try:
             self._children += (Child(boot, self._started) for boot in self.topology.boots())
+            self._groups = [Group(members, self.topology, config.runtime) for members in self._members()]
         except BaseException:
             self._release()
             raise
@@ -96,11 +112,90 @@ class Supervisor:
             # Who waits for others comes before them in the list, so the last one is to blame.
             return [child for child in self._children if not reached(child)][-1].describe_lateness(limit)
 
-    async def wait_failed(self) -> Failure:
-        """Return the Failure of the first child that ends or fails."""
-        while (failure := self._first_failure()) is None:
-            await self._wait_for_news()
-        return failure
+    def _members(self) -> list[list[Child]]:
+        """The children by group: each core with its workers."""
+        cores = sorted({child.boot.core for child in self._children})
+        return [[child for child in self._children if child.boot.core == core] for core in cores]
+
+    async def run(self, observer: Observer) -> Failure:
+        """Restart what dies, until `max_restarts` has it otherwise; returns the Failure of the process that dies last.
+
+        Only after `wait_ready`. What is known about each that dies goes into a file, which the log names.
+        """
+        last: Recovery | None = None
+        async with asyncio.TaskGroup() as tasks:
+            while last is None:
+                for group in self._groups:
+                    recovery = self._look(group, observer)
+                    if recovery is not None:
+                        self._log(recovery)
+                        tasks.create_task(self._write_postmortems(recovery))
+                        last = recovery if recovery.delay is None else last
+                if last is None:
+                    await self._wait_until(min(filter(None, (group.deadline() for group in self._groups)), default=None))
+        self._failed = True
+        for child in self._children:  # last, since it is the end of whoever waits for them
+            if not child.running:
+                self.topology.mark_gone(child.boot)
+        return last.failure
+
+    def _look(self, group: Group, observer: Observer) -> Recovery | None:
+        """Do in a group what is to be done now; returns what has happened if processes have ended."""
+        now = time.monotonic()
+        recovery = None
+        if lost := group.look(now):
+            recovery = group.recover(lost, now)
+            if self._killed:
+                recovery = replace(recovery, delay=None)
+            if recovery.delay is None:
+                return recovery
+            observer.died(recovery)
+            group.renew(lost, recovery.failure)
+        if group.start_at is not None and now >= group.start_at:
+            group.start(now)
+        if seconds := group.settle(now):
+            observer.works_again(seconds)
+        return recovery
+
+    async def _wait_until(self, deadline: float | None) -> None:
+        """Wait for news, at most until this moment of CLOCK_MONOTONIC."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                await self._wait_for_news()
+
+    def _log(self, recovery: Recovery) -> None:
+        """Say who died and why."""
+        goes_on = "it is not restarted" if recovery.delay is None else f"its successor begins epoch {recovery.epoch}"
+        for death in recovery.deaths:
+            traceback = f"\n{death.failure.traceback}" if death.failure.traceback else ""
+            logger.error("%s; %s%s", failure_text(death.failure), goes_on, traceback)
+
+    async def _write_postmortems(self, recovery: Recovery) -> None:
+        """Write down what is known of those that died, and say where. A disk that is full stops nothing."""
+        runtime = self._config.runtime
+        for death in recovery.deaths if runtime.postmortem_dir is not None else []:
+            assert runtime.postmortem_dir is not None
+            write = partial(death.snapshot.write, Path(runtime.postmortem_dir), prompts=runtime.postmortem_prompts)
+            try:
+                path = await asyncio.to_thread(write)
+            except OSError as error:
+                logger.error("no post-mortem of %s can be written: %s", death.actor, error)
+            else:
+                logger.error("the post-mortem of %s is in %s", death.actor, path)
+
+    def replace_hung(self, actor: str, what: str) -> None:
+        """Kill an actor that hangs in something, so that it gets a successor.
+
+        One that starts has limits of its own; until it posts something itself, its board shows what its predecessor hung in.
+        """
+        for child in self._children:
+            if child.actor == actor and child.running and child.ready is not None:
+                child.condemn("hung", child.describe("Hung", what))
+
+    @property
+    def down(self) -> Failure | None:
+        """Why the engine is held up: the death of a process that is being replaced. None while it works."""
+        return next((group.down[0] for group in self._groups if group.down is not None), None)
 
     def _all_ready(self) -> bool:
         return all(child.ready for child in self._children)
@@ -121,7 +216,7 @@ class Supervisor:
 
     async def _wait_for_news(self) -> None:
         """Wait for a message of a child or the end of one."""
-        with Ends(self._children) as ends:
+        with Ends([child for child in self._children if child.running]) as ends:
             await wait_any([*(child.receiver for child in self._children), ends])
 
     async def _stop(self, grace: float) -> None:
@@ -144,7 +239,7 @@ class Supervisor:
         for turn in range(1 + max(_STOP_TURN.values())):
             asked = [child for child in children if child.running and _STOP_TURN.get(child.boot.kind, 0) == turn]
             for child in asked:
-                child.ask_to_stop()
+                child.tell(Stop())
             if late := await self._wait_ended(asked, deadline - time.monotonic()):
                 for child in late:
                     logger.warning("%s did not stop in %g s and is killed", child.actor, grace)
@@ -155,8 +250,11 @@ class Supervisor:
 
     def _release(self) -> None:
         """Close the mailboxes and forget the processes, which have ended or never begun."""
+        for group in self._groups:
+            group.close()
         for child in self._children:
             child.close()
+        self._groups.clear()
         self._children.clear()
         self.topology.close()
 
@@ -171,7 +269,8 @@ class Supervisor:
         return running
 
     def kill(self) -> None:
-        """End every process at once; leaving the block still reaps them."""
+        """End every process at once and for good; leaving the block still reaps them."""
+        self._killed = True
         for child in self._children:
             if child.running:
                 child.body.kill()
@@ -183,9 +282,9 @@ class Supervisor:
         return ready
 
     def process_table(self) -> list[ProcessInfo]:
-        """The processes of the engine, the one that started it first."""
+        """The processes of the engine, the one that started it first. One that is to be started again has no line."""
         own = ProcessInfo("frontend0", "frontend", os.getpid(), 0.0)
-        return [own, *map(_process_info, self._children)]
+        return [own, *(_process_info(child) for child in self._children if child.started)]
 
 
 def _process_info(child: Child) -> ProcessInfo:

@@ -19,7 +19,7 @@ def _nobody() -> None:
 
 def _main_of(kind: str) -> Main:
     """The body of an actor kind. Takes seconds for the worker, which loads torch."""
-    main: Main = importlib.import_module(f"{__package__}.{kind}.actor").main
+    main: Main = importlib.import_module(f"{__package__}.{kind}.main").main
     return main
 
 

@@ -1,7 +1,7 @@
 """Which actors an engine has and which mailbox joins which: made once, kept by the supervisor, inherited by children."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -122,15 +122,28 @@ class Topology:
 
     def mark_gone(self, boot: Boot) -> None:
         """Tell the actors at the other end of a reaped process's mailboxes that nothing more comes, and nobody reads."""
-        for handle in [*boot.outputs, *(boot.results if boot.kind == "worker" else [])]:
-            handle.mark_gone(writer=True)
-        for inbound in [*boot.requests, *(boot.results if boot.kind == "engine_core" else [])]:
-            inbound.mark_gone(writer=False)
-        if boot.plans is not None:
-            boot.plans.mark_gone(writer=boot.kind == "engine_core", slot=boot.rank or 0)
+        for mailbox, writer, slot in _sides(boot):
+            mailbox.mark_gone(writer=writer, slot=slot)
+
+    def vacate(self, boot: Boot) -> None:
+        """Let a successor of a reaped process have its sides of all mailboxes. Nobody at their other ends learns of it here."""
+        boot.to_actor.vacate(writer=False)
+        boot.from_actor.vacate(writer=True)
+        for mailbox, writer, slot in _sides(boot):
+            mailbox.vacate(writer=writer, slot=slot)
 
     def close(self) -> None:
         """Close every descriptor. The memory goes when the last process that maps it has ended."""
         for handle in self._handles:
             handle.close()
         self._handles.clear()
+
+
+def _sides(boot: Boot) -> Iterator[tuple[MailboxHandle | Lanes, bool, int]]:
+    """The mailboxes between an actor and others than the supervisor: each, whether it writes there, and its slot if not."""
+    core = boot.kind == "engine_core"
+    yield from ((mailbox, False, 0) for mailbox in boot.requests)
+    yield from ((mailbox, True, 0) for mailbox in boot.outputs)
+    yield from ((mailbox, not core, 0) for mailbox in boot.results)
+    if boot.plans is not None:
+        yield boot.plans, core, boot.rank or 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -26,8 +26,10 @@ class EngineWatch:
         hung: which actors have held a message for longer than `limit` seconds, and which message; None when none has.
     """
 
-    def __init__(self, boots: Sequence[Boot], limit: float) -> None:
+    def __init__(self, boots: Sequence[Boot], limit: float, on_hung: Callable[[str, str], None] | None = None) -> None:
+        """`on_hung` learns the name of an actor that hangs, and in what, at each look that finds it so."""
         self.hung: str | None = None
+        self._on_hung = on_hung
         self._totals = CoreTotals()
         self._detector = HangDetector(limit)
         self._cadence = cadence_of(limit)
@@ -49,12 +51,16 @@ class EngineWatch:
 
     def look(self, now: float) -> None:
         """Look at every actor once, at `now` of CLOCK_MONOTONIC."""
-        hung = "; ".join(self._detector.look(now, filter(None, map(_Watched.observe, self._actors)))) or None
+        found = self._detector.look(now, filter(None, map(_Watched.observe, self._actors)))
+        hung = "; ".join(f"{actor.named}: {found[actor.name]}" for actor in self._actors if actor.name in found) or None
         if hung and not self.hung:
             logger.warning("no progress: %s", hung)
         elif self.hung and not hung:
             logger.warning("no longer seen to hang: %s", self.hung)
         self.hung = hung
+        if self._on_hung is not None:
+            for name, what in found.items():
+                self._on_hung(name, what)
 
     def load(self) -> LoadStats | None:
         """How busy the first core is, as it posted last, with the counts of CoreTotals; None when it has not yet."""
@@ -106,6 +112,12 @@ class _Watched:
         """What it posted last."""
         return self._board.read()
 
+    @property
+    def named(self) -> str:
+        """Its name and the pid of its process."""
+        status = self.status()
+        return self.name if status is None else f"{self.name} (pid {status.pid})"
+
     def observe(self) -> Observation | None:
         """The actor now; None unless it serves, as its start and its end have limits of their own."""
         status = self.status()
@@ -123,5 +135,5 @@ class _Watched:
             status.epoch,
             busy=bool(status.message or waiting),
             marker=(status.steps, status.progress, status.message, status.since, *taken),
-            what=f"{status.actor} (pid {status.pid}): {doing}",
+            what=doing,
         )

@@ -21,6 +21,10 @@ class Broken(MailboxError):
     """The peer is gone without closing, or a record is corrupt. Nothing more will come from this attachment."""
 
 
+class PeerGone(Broken):
+    """Broken, because nobody is at the other end any more: the writer died, or the last reader died or left."""
+
+
 class SchemaMismatch(MailboxError):
     """The two sides were built with different messages, or the memory is not a ring of this version."""
 

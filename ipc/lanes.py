@@ -33,6 +33,11 @@ class Lanes(msgspec.Struct, frozen=True):
         self.ordered.mark_gone(writer=writer, slot=slot)
         self.urgent.mark_gone(writer=writer, slot=slot)
 
+    def vacate(self, *, writer: bool, slot: int = 0) -> None:
+        """As that of a handle, for both."""
+        self.ordered.vacate(writer=writer, slot=slot)
+        self.urgent.vacate(writer=writer, slot=slot)
+
     def close(self) -> None:
         """Close both."""
         self.ordered.close()

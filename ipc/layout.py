@@ -30,10 +30,10 @@ PAD fills the rest of a lap.
              12 u32  sequence number of the record, modulo 2**32
              16      payload, in debug mode the u32 CRC-32 of header and payload, then up to 15 unused bytes
 
-    state of a side   FREE      nobody has been here yet          -> ATTACHED
-                      ATTACHED  one process has it, no other may  -> CLOSED, GONE
+    state of a side   FREE      somebody is to come, for the first time or as successor of one that died -> ATTACHED
+                      ATTACHED  one process has it, no other may  -> CLOSED; by the supervisor that reaped it: GONE, FREE
                       CLOSED    its process left in good order    -> ATTACHED
-                      GONE      the supervisor reaped its process -> ATTACHED, by the successor
+                      GONE      its process died, and nobody is expected in its place -> ATTACHED, FREE
 """
 
 import struct

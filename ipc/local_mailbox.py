@@ -14,7 +14,7 @@ import msgspec
 
 from . import frame
 from .codec import Codec
-from .errors import Broken, Closed, EndOfStream, MessageTooLarge, SchemaMismatch, WouldBlock
+from .errors import Broken, Closed, EndOfStream, MessageTooLarge, PeerGone, SchemaMismatch, WouldBlock
 from .layout import ATTACHED, CLOSED, FREE, GONE, RECORD_BYTES, record_size
 from .mailbox import Statistics
 from .parking import wait_any
@@ -63,7 +63,7 @@ class Channel:
         """Bytes that the slowest reader has not taken. Raises Broken when none is left."""
         left = [reader.used for reader in self.readers if reader.state in (FREE, ATTACHED)]
         if not left:
-            raise Broken(f"mailbox {self.name}: no reader is left")
+            raise PeerGone(f"mailbox {self.name}: no reader is left")
         return max(left)
 
     def side(self, slot: int | None) -> _Side:
@@ -96,6 +96,11 @@ class LocalHandle(msgspec.Struct, frozen=True, tag="local"):
         which = None if writer else slot
         if self.channel.side(which).state == ATTACHED:
             self.channel.leave(which, GONE)
+
+    def vacate(self, *, writer: bool, slot: int = 0) -> None:
+        """Record that a side was ended without closing and will have a successor."""
+        side = self.channel.side(None if writer else slot)
+        side.state, side.wake = FREE, None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -286,7 +291,7 @@ class LocalReceiver(_End, Generic[M]):
         """Raise when nothing more will come."""
         state = self._channel.writer.state
         if state == GONE:
-            raise Broken(f"mailbox {self.name}: its writer died")
+            raise PeerGone(f"mailbox {self.name}: its writer died")
         if state == CLOSED:
             raise EndOfStream(f"mailbox {self.name}: its writer closed it")
 

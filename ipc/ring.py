@@ -16,6 +16,7 @@ from .errors import Broken, Closed, SchemaMismatch
 from .layout import (
     ATTACHED,
     CLOSED,
+    FREE,
     GONE,
     LOST,
     MAGIC,
@@ -63,6 +64,16 @@ class RingHandle(msgspec.Struct, frozen=True, tag="ring"):
             fence()  # the state before the parked words, which `ring_doorbell` need not look at: it rings anyway
             for bell in self.data_bells if writer else [self.space_bell]:
                 ring_doorbell(bell)
+        words.release()
+        memory.close()
+
+    def vacate(self, *, writer: bool, slot: int = 0) -> None:
+        """Record that a side's process was reaped and will have a successor, for which the other side waits as if nothing
+        had happened. Only the supervisor may call it.
+        """
+        memory = map_segment(self.memory)
+        words = words_of(memory, data_offset(len(self.data_bells)))
+        publish(words, W_WRITER if writer else w_reader(slot), FREE)
         words.release()
         memory.close()
 

@@ -8,7 +8,7 @@ import msgspec
 
 from .atomics import fence, load, publish, publish_fenced
 from .doorbell import ring_doorbell
-from .errors import Broken, Closed, EndOfStream
+from .errors import Broken, Closed, EndOfStream, PeerGone
 from .layout import (
     ATTACHED,
     ATTACHMENTS_SHIFT,
@@ -225,7 +225,7 @@ class RingReader(RingEnd):
         if self._tail != load(self._words, W_HEAD):
             return
         if load(self._words, W_WRITER) == GONE:
-            raise Broken(f"mailbox {self.name}: its writer died")
+            raise PeerGone(f"mailbox {self.name}: its writer died")
         raise EndOfStream(f"mailbox {self.name}: its writer closed it")
 
     @property

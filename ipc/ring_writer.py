@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from .atomics import load, publish_fenced
 from .doorbell import ring_doorbell
-from .errors import Broken, Closed
+from .errors import Closed, PeerGone
 from .layout import (
     ATTACHMENTS_SHIFT,
     CHECKED,
@@ -149,7 +149,7 @@ class RingWriter(RingEnd):
             load(words, w_tail(slot)) for slot in range(self._readers) if load(words, w_reader(slot)) not in (GONE, CLOSED)
         ]
         if not tails:
-            raise Broken(f"mailbox {self.name}: no reader is left")
+            raise PeerGone(f"mailbox {self.name}: no reader is left")
         self._limit = min(tails) + self.capacity
         return self._head + total <= self._limit
 

@@ -62,7 +62,9 @@ class ModelRunner:
         return max_blocks(self._config, self._shape, max_model_len=self._max_model_len, dtype=self._dtype)
 
     def init_cache(self, num_blocks: int) -> None:
-        """Allocate the KV cache; needed once, before the first step."""
+        """Allocate the KV cache; needed before the first step. A second call with the same number keeps what there is."""
+        if self._cache is not None and self._cache.num_blocks == num_blocks:
+            return
         with torch.inference_mode():
             self._cache = KVCache(
                 self._shape, num_blocks=num_blocks, block_size=self._config.cache.block_size, dtype=self._dtype

@@ -7,6 +7,7 @@ from .block_pool import BlockPool
 from .places import Places
 from .request import Request, RequestState
 from .scheduler import Scheduler
+from .suspects import SUSPECT, Suspects
 
 
 class IntegrityError(AssertionError):
@@ -27,7 +28,7 @@ def _expect_partition(what: str, size: int, free: Iterable[int], held: Iterable[
 
 
 def check_integrity(scheduler: Scheduler) -> None:
-    """Raise IntegrityError, with the numbers, if blocks, prefix cache, rows, queues or counts do not add up."""
+    """Raise IntegrityError, with the numbers, if blocks, prefix cache, rows, queues, counts or suspects do not add up."""
     places = scheduler.places
     _check_queues(places)
     rows = places.row_pool
@@ -38,6 +39,8 @@ def check_integrity(scheduler: Scheduler) -> None:
     for request in requests:
         _check_counts(request, samples[id(request)], places.kv_cache_manager.block_size)
     _check_steps(scheduler)
+    _check_suspects(scheduler.suspects, requests)
+    _check_alone(scheduler)
 
 
 def _check_blocks(pool: BlockPool, requests: Collection[Request]) -> None:
@@ -130,3 +133,28 @@ def _check_steps(scheduler: Scheduler) -> None:
     )
     running = len(scheduler.places.running)
     _expect(running <= scheduler.max_running, f"{running} requests run, at most {scheduler.max_running} may")
+
+
+def _check_suspects(suspects: Suspects, requests: Collection[Request]) -> None:
+    """All requests with deaths are known as such, and can be cleared."""
+    marked = [request.request_id for request in suspects.marked if request.state is not RequestState.FINISHED]
+    wanted = [request.request_id for request in requests if request.deaths]
+    _expect(sorted(marked) == sorted(wanted), f"requests with deaths: {sorted(wanted)}, marked: {sorted(marked)}")
+    for request in requests:
+        _expect(
+            0 < request.clear_at <= request.max_positions if request.deaths else not request.clear_at,
+            f"request {request.request_id} with {request.deaths} deaths is cleared at position {request.clear_at} of at most "
+            f"{request.max_positions}",
+        )
+
+
+def _check_alone(scheduler: Scheduler) -> None:
+    """A step in flight that holds a suspect holds nothing else, is the only one, and is known as such."""
+    alone = scheduler.suspects.alone
+    steps = [batch.requests for batch in scheduler.in_flight]
+    names = [[request.request_id for request in requests] for requests in steps]
+    if alone is not None:
+        _expect(steps == [[alone]], f"request {alone.request_id} is said to be in flight alone, but steps hold {names}")
+    others = [request for requests in steps for request in requests if request is not alone]
+    loose = [request.request_id for request in others if request.deaths >= SUSPECT]
+    _expect(not loose, f"suspects {loose} are in flight with others: {names}")

@@ -29,6 +29,10 @@ class SchedulerInterface(Protocol):
     def has_work(self) -> bool:
         """Whether a request is unfinished or a step's result is still to come."""
 
+    @property
+    def alone(self) -> int | None:
+        """The request that is in flight alone, or planned next, because it is suspected of what processes die of; else None."""
+
     def stats(self) -> Stats:
         """Numbers of this moment."""
 
@@ -49,6 +53,9 @@ class SchedulerInterface(Protocol):
 
     def update(self, result: StepResult) -> StepUpdate:
         """Apply the oldest step's result."""
+
+    def restart(self) -> list[int]:
+        """The workers were replaced: begin anew with the requests at hand. Returns those ended because workers die of them."""
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> None:
         """Let no request find what was computed so far."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..ipc.messages.config import CacheConfig
 from .block_pool import BlockPool, CachedBlock, Key, Parent
+from .errors import DoesNotFit
 from .request import NEVER, Request
 
 
@@ -34,6 +35,18 @@ class KVCacheManager:
     def blocks_for(self, num_positions: int) -> int:
         """Blocks that hold the KV of this many positions."""
         return -(-num_positions // self.block_size)
+
+    def check_fits(self, request: Request) -> None:
+        """Raise DoesNotFit for a request that could need more blocks than there are."""
+        blocks = self.blocks_for(request.max_positions)
+        if blocks > self.pool.num_blocks:
+            raise DoesNotFit(
+                prompt_tokens=len(request.prompt),
+                tokens=request.max_positions + 1,
+                blocks=blocks,
+                num_blocks=self.pool.num_blocks,
+                block_size=self.block_size,
+            )
 
     def match(self, request: Request) -> Match:
         """Look up a request, unless it holds blocks. At least its last known token is left to compute."""
@@ -113,6 +126,16 @@ class KVCacheManager:
         for request in requests:
             request.computing.clear()
             request.next_full = NEVER
+
+    def restart(self, requests: Iterable[Request]) -> None:
+        """All content of the KV cache is lost, and so are all steps in flight. `requests` are all that are not finished; they
+        hold no blocks any more.
+        """
+        self.pool = BlockPool(self.pool.num_blocks)
+        for request in requests:
+            request.lose_blocks()
+            request.num_in_flight = 0
+            request.num_schedulable = request.num_known
 
     def num_shared(self, request: Request) -> int:
         """Blocks at the beginning of a request's table that others hold too; rarely, and no more than an estimate needs, others

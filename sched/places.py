@@ -76,6 +76,32 @@ class Places:
         request.state = RequestState.FINISHED
         del self.requests[request.request_id]
 
+    def restart(self) -> None:
+        """All that was computed and all steps in flight are lost: nobody keeps row or blocks, and those that ran wait again."""
+        self.kv_cache_manager.restart(self.requests.values())
+        for request in self.running.snapshot():
+            self.wait_again(request)
+
+    def enter_first(self, request: Request, max_running: int) -> bool:
+        """Give a request that waits or runs a row, and blocks for all tokens known now, whoever has to do without them.
+
+        No step may be in flight. Returns whether it enters a row; False if it had row and blocks already.
+        """
+        if request.state is RequestState.RUNNING:
+            if request.num_slots >= request.num_known:
+                return False
+            self.wait_again(request)  # it comes back with more blocks
+        if len(self.running) >= max_running:
+            last = self.running.last()
+            self.kv_cache_manager.withdraw(last)
+            self.wait_again(last)
+        match = self.kv_cache_manager.match(request)
+        while not self.reserve(request, match, spare=0):
+            self.preempt(choose_victim(self.running, self.kv_cache_manager) or self.running.last())
+            match = self.kv_cache_manager.match(request)
+        self.enter(request, match)
+        return True
+
     def holders(self, but: Collection[Request]) -> list[Request]:
         """All other requests that kept blocks without a row."""
         return [other for other in (*self.parked.values(), *self.waiting) if other.block_table and other not in but]

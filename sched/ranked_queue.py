@@ -54,6 +54,10 @@ class RankedQueue:
         """The request whose turn it is. The queue is not empty."""
         return self._by_rank[0]
 
+    def last(self) -> Request:
+        """The request that ranks behind all others. The queue is not empty."""
+        return self._by_rank[-1]
+
     def oldest(self) -> Request:
         """The request that arrived first. The queue is not empty."""
         return self._by_number[0]

@@ -25,7 +25,9 @@ class Request:
 
     __slots__ = (
         "block_table",
+        "clear_at",
         "computing",
+        "deaths",
         "extra_keys",
         "last_step",
         "max_positions",
@@ -64,6 +66,8 @@ class Request:
     last_step: int  # number of the last planned step that it is in
     max_positions: int  # positions whose KV can ever be needed
     num_cached_tokens: int  # of the prompt, found in the prefix cache when it was first admitted; -1: never admitted yet
+    deaths: int  # at which it was in flight, without progress since
+    clear_at: int  # positions to compute until that counts as progress; 0 without deaths
     block_table: list[int]  # block ids in order of position
     num_slots: int  # positions that the block table covers
     root: tuple[str, ...]  # requests share blocks only under an equal one
@@ -89,6 +93,8 @@ class Request:
         # The last token ends the request, so nothing is ever computed from it.
         self.max_positions = len(request.prompt) + self.stop_rules.max_output - 1
         self.num_cached_tokens = -1
+        self.deaths = request.deaths
+        self.clear_at = self.num_known if request.deaths else 0
         self.root = (request.cache_salt,)
         self.extra_keys = {}
         for extra in request.cache_keys:

@@ -13,6 +13,7 @@ waits for it, and nobody waits for ever:
 - One with a lower priority number takes the place of a running one with a higher.
 - A request that MAX_OVERTAKES later ones have overtaken, for a row or for a share of the budget, ranks before all others from
   then on, whatever their priority. This is granted once in MAX_OVERTAKES admissions, to the one that came first.
+- A suspect (see suspects.py) comes before all others, takes row and blocks from whoever has them, and has its steps to itself.
 """
 
 from collections import deque
@@ -23,20 +24,19 @@ from ..ipc.messages.plans import StepPlan
 from ..ipc.messages.requests import AddRequest
 from ..ipc.messages.results import StepResult
 from .batch import Batch
-from .errors import DoesNotFit, DuplicateRequest, RequestTooLong, ResultMismatch
+from .errors import DuplicateRequest, RequestTooLong, ResultMismatch
 from .outputs import RequestFailure, Stats, StepUpdate
 from .places import Places
-from .preemption import choose_victim
-from .request import NEVER, Request, RequestState
+from .precedence import MAX_PUT_OFF, Precedence
+from .request import Request, RequestState
+from .suspects import Suspects
 
-MAX_OVERTAKES = 256
-_FIRST_OF_ALL = -(1 << 63)  # priority of a request that was overtaken too often
-_MAX_PUT_OFF = 8  # waiting requests that a step passes over because their prefix is being computed
 _NO_BLOCKS: list[int] = []
 
 
 class Scheduler:
-    """Call add, abort, park and unpark at any time, schedule for the next plan, and update with each plan's result, in order.
+    """Call add, abort, park and unpark at any time, schedule for the next plan, and update with each plan's result, in order;
+    or restart once no result will come.
 
     The attributes are for check_integrity and for reading.
     """
@@ -62,13 +62,14 @@ class Scheduler:
         self.steps_in_flight = steps_in_flight  # how many plans may be out without a result
         self.max_running = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)  # each may need a token a step
         self.places = Places(num_blocks, cache, num_rows=scheduler.max_num_seqs)
+        self.precedence = Precedence(self.places, self.max_running)
+        self.suspects = Suspects()
         self.in_flight: deque[Batch] = deque()
         self.next_step = 0
         self._by_priority = scheduler.scheduling_policy == "priority"
         self._long_prefill = scheduler.long_prefill_token_threshold
         self._arrivals = 0
-        self._admissions = 0  # of requests that had no turn before
-        self._next_promotion = 0  # not before so many
+        self._steps_lost = 0  # that have no result and will have none
         self._prefix_queries = 0
         self._prefix_hits = 0
         self._refused: tuple[int, ...] = ()  # the request for which there was no room last, and how things were then
@@ -78,6 +79,14 @@ class Scheduler:
         """Whether a request is unfinished or a step's result is still to come."""
         return bool(self.places.requests or self.in_flight)
 
+    @property
+    def alone(self) -> int | None:
+        """The suspect whose step is in flight alone, even if it has been aborted meanwhile, or is planned next; else None.
+
+        If a process that works on it dies now, it has caused that.
+        """
+        return self.suspects.turn(nothing_in_flight=not self.in_flight)
+
     def stats(self) -> Stats:
         """Numbers of this moment."""
         pool = self.places.kv_cache_manager.pool
@@ -86,7 +95,7 @@ class Scheduler:
             waiting=len(self.places.waiting) + len(self.places.parked),
             num_blocks=pool.num_blocks,
             free_blocks=pool.num_free,
-            steps=self.next_step - len(self.in_flight),
+            steps=self.next_step - len(self.in_flight) - self._steps_lost,
             parked=len(self.places.parked),
             preemptions=self.places.num_preemptions,
             prefix_queries=self._prefix_queries,
@@ -114,20 +123,13 @@ class Scheduler:
             stop = new.stop_rules.check(new.output[-1], len(new.output))
             if stop is not None:
                 return TokenDelta(new.request_id, len(new.output), [], stop[0], stop[1])
-        manager = self.places.kv_cache_manager
-        blocks = manager.blocks_for(new.max_positions)
-        if blocks > manager.pool.num_blocks:
-            raise DoesNotFit(
-                prompt_tokens=prompt_tokens,
-                tokens=new.max_positions + 1,
-                blocks=blocks,
-                num_blocks=manager.pool.num_blocks,
-                block_size=manager.block_size,
-            )
+        self.places.kv_cache_manager.check_fits(new)
         if not self._by_priority:
             new.rank = (0, self._arrivals)
         self._arrivals += 1
-        new.turn = self._admissions + len(self.places.waiting) + MAX_OVERTAKES
+        self.precedence.set_turn(new)
+        if new.deaths:
+            self.suspects.marked.append(new)
         self.places.add(new)
         return None
 
@@ -174,21 +176,33 @@ class Scheduler:
             for request in (*self.places.parked.values(), *self.places.waiting):
                 self.places.kv_cache_manager.free(request)
 
+    def restart(self) -> list[int]:
+        """The workers were replaced, or have forgotten everything: no step in flight has a result, and no block its content.
+
+        Unfinished requests wait again, or stay parked, with the tokens that they have; the next ones are what they would have
+        been. Those that were in flight have a death more. Returns the requests that have ended instead, without a delta:
+        the one that was in flight alone (see suspects.py). Step numbers go on, so that a late result is a ResultMismatch.
+        """
+        convicted = self.suspects.blame(self.in_flight)
+        self._steps_lost += len(self.in_flight)
+        self.in_flight.clear()
+        self._refused = ()
+        self.places.restart()
+        for request in convicted:
+            self.places.release(request)
+        return [request.request_id for request in convicted]
+
     def schedule(self) -> StepPlan | None:
-        """The next step, or None if there is nothing to compute or as many steps as allowed are in flight."""
+        """The next step, or None if there is nothing to compute or as many steps as allowed are in flight.
+
+        While there is a suspect that is not parked, only one is allowed.
+        """
         if len(self.in_flight) >= self.steps_in_flight:
             return None
-        alone = len(self.places.running) + len(self.places.waiting) == 1
-        batch = Batch(self.next_step, self.max_num_batched_tokens, 0 if alone else self._long_prefill)
-        preemptions = self.places.num_preemptions
-        if self._by_priority:
-            self._promote()
-            self._displace()
-            preemptions = self.places.num_preemptions
-        long = self._continue_running(batch)
-        if self.places.num_preemptions == preemptions:
-            self._admit(batch, long)
-        self._catch_up(batch, long)
+        suspect = self.suspects.next() if self.suspects.marked else None
+        if suspect is not None and self.in_flight:
+            return None
+        batch = self._plan_together() if suspect is None else self._plan_alone(suspect)
         if not batch.rows:
             return None
         self.next_step += 1
@@ -231,7 +245,36 @@ class Scheduler:
             else:
                 delta = self._finish(request, [token], stop[0], stop[1])
             deltas.append(delta)
+        if self.suspects.marked:
+            self.suspects.clear(batch)
         return StepUpdate(deltas, failures)
+
+    def _plan_alone(self, suspect: Request) -> Batch:
+        """A step of a suspect and nothing else, while no other is in flight. It always has something to compute."""
+        batch = Batch(self.next_step, self.max_num_batched_tokens)
+        self._refused = ()  # whoever gives up its row for it keeps blocks that others may have
+        if self.places.enter_first(suspect, self.max_running):
+            self._count_admission(suspect)
+            batch.add_new(suspect, batch.chunk_of(suspect))
+        else:
+            batch.add(suspect, batch.chunk_of(suspect), _NO_BLOCKS)
+        self.suspects.alone = suspect
+        return batch
+
+    def _plan_together(self) -> Batch:
+        """A step of all others; without rows if there is nothing to compute."""
+        alone = len(self.places.running) + len(self.places.waiting) == 1
+        batch = Batch(self.next_step, self.max_num_batched_tokens, 0 if alone else self._long_prefill)
+        preemptions = self.places.num_preemptions
+        if self._by_priority:
+            self.precedence.promote()
+            self.precedence.displace(self._oldest_step())
+            preemptions = self.places.num_preemptions
+        long = self._continue_running(batch)
+        if self.places.num_preemptions == preemptions:
+            self._admit(batch, long)
+        self._catch_up(batch, long)
+        return batch
 
     def _continue_running(self, batch: Batch) -> deque[Request]:
         """Give each running request its next token; returns those that have more than one to catch up with.
@@ -260,49 +303,6 @@ class Scheduler:
             if request.state is RequestState.RUNNING:
                 batch.add(request, batch.chunk_of(request), _NO_BLOCKS)
 
-    def _promote(self) -> None:
-        """Let the oldest request that was overtaken too often rank before all others, for a row or for a share of the budget.
-
-        It is one in MAX_OVERTAKES admissions, or a long queue of the overtaken would overtake everything else.
-        """
-        if self._admissions < self._next_promotion:
-            return
-        running, waiting = self.places.running, self.places.waiting
-        behind = [(request, running) for request in running if request.num_schedulable - request.num_computed > 1]
-        behind += [(waiting.oldest(), waiting)] if waiting else []
-        late = [(request, queue) for request, queue in behind if self._admissions >= request.turn]
-        if late:
-            request, queue = min(late, key=lambda one: one[0].rank[1])
-            queue.remove(request)
-            request.rank, request.turn = (_FIRST_OF_ALL, request.rank[1]), NEVER
-            queue.push(request)
-            self._next_promotion = self._admissions + MAX_OVERTAKES
-
-    def _displace(self) -> None:
-        """Take rows and blocks from running requests for those that wait with a better priority."""
-        places, entering, put_off = self.places, list[Request](), 0
-        rows, blocks = self.max_running - len(places.running), places.kv_cache_manager.pool.num_free
-        for request in places.waiting.snapshot()[: self.max_running]:
-            victims = [other for other in places.running if other.rank[0] > request.rank[0]]
-            if not victims or self._is_in_flight(request) or put_off == _MAX_PUT_OFF:
-                return
-            match = places.kv_cache_manager.match(request)
-            if places.kv_cache_manager.is_being_computed(request, match):
-                put_off += 1
-                continue
-            entering.append(request)
-            holders = places.holders(entering)
-            if blocks + places.blocks_of([*victims, *holders]) < match.num_blocks + len(places.running) - len(victims):
-                return
-            while rows < 1 or blocks + places.blocks_of(holders) < match.num_blocks + len(places.running):
-                victim = choose_victim(victims, places.kv_cache_manager)
-                if victim is None:
-                    return
-                victims.remove(victim)
-                blocks += places.preempt(victim)
-                rows += 1
-            rows, blocks = rows - 1, blocks - match.num_blocks
-
     def _admit(self, batch: Batch, long: deque[Request]) -> None:
         """Let waiting requests in, in order of rank, as long as there are budget, rows, and blocks for all tokens known now.
 
@@ -310,11 +310,11 @@ class Scheduler:
         free for each request that runs, or the new one would soon have to give way again. `long` get their tokens by rank too.
         """
         places, put_off = self.places, list[Request]()
-        while places.waiting and len(places.running) < self.max_running and len(put_off) < _MAX_PUT_OFF:
+        while places.waiting and len(places.running) < self.max_running and len(put_off) < MAX_PUT_OFF:
             request = places.waiting.first()
             self._catch_up(batch, long, before=request)
             now = (request.request_id, places.kv_cache_manager.pool.num_free, len(places.running), len(places.parked))
-            if not batch.budget or self._is_in_flight(request) or now == self._refused:
+            if not batch.budget or request.last_step >= self._oldest_step() or now == self._refused:
                 break  # a token in flight belongs into the NewRow, and a step is short
             match = places.kv_cache_manager.match(request)
             if places.kv_cache_manager.is_being_computed(request, match):
@@ -330,13 +330,14 @@ class Scheduler:
         for request in put_off:
             places.waiting.push(request)
 
-    def _is_in_flight(self, request: Request) -> bool:
-        return bool(self.in_flight) and request.last_step >= self.in_flight[0].step
+    def _oldest_step(self) -> int:
+        """The oldest step in flight; a request that is in it or in a later one has not got all its tokens yet."""
+        return self.in_flight[0].step if self.in_flight else self.next_step
 
     def _count_admission(self, request: Request) -> None:
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = min(request.num_computed, len(request.prompt))
-            self._admissions += 1
+            self.precedence.admissions += 1
             self._prefix_queries += len(request.prompt) if self.places.kv_cache_manager.caching else 0
             self._prefix_hits += request.num_cached_tokens
 

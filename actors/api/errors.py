@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from ...ipc.messages.errors import ParameterError
-from ..errors import EngineDeadError, EngineError, EngineHungError, EngineStartError
+from ..errors import EngineDeadError, EngineError, EngineHungError, EngineRecoveringError, EngineStartError
 from ..logs import logger
 
 _INVALID, _OURS, _BUSY = "invalid_request_error", "server_error", "service_unavailable_error"
@@ -50,6 +50,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (Overloaded, 503, _BUSY, "overloaded"),
     (ServerStopping, 503, _BUSY, "shutting_down"),
     (EngineDeadError, 503, _BUSY, "engine_dead"),
+    (EngineRecoveringError, 503, _BUSY, "engine_recovering"),
     (EngineHungError, 503, _BUSY, "engine_hung"),
     (EngineStartError, 503, _BUSY, "engine_not_ready"),
     (EngineError, 500, _OURS, None),

@@ -71,6 +71,8 @@ class Metrics:
             ("num_preemptions", self._core.preemptions, "Times that a request gave its place to another one."),
             ("prefix_cache_queries", self._core.prefix_queries, "Prompt tokens looked up in the prefix cache."),
             ("prefix_cache_hits", self._core.prefix_hits, "Those of them that were found."),
+            ("streams_resumed", stats.streams_resumed, "Times that a live request went on after a process had died."),
+            ("pause_seconds", stats.pause_seconds, "Seconds in which processes that had died were replaced."),
         ):
             counter = CounterMetricFamily(f"ringpost:{name}", text, labels=_LABELS)
             counter.add_metric(self._labels, value)
@@ -80,6 +82,11 @@ class Metrics:
         for reason, count in stats.finished.items():
             ended.add_metric((*self._labels, reason), count)
         yield ended
+        text = "Processes of the engine that were replaced, by actor and reason."
+        restarts = CounterMetricFamily("ringpost:process_restarts", text, labels=(*_LABELS, "actor", "reason"))
+        for cause, count in stats.restarts.items():
+            restarts.add_metric((*self._labels, *cause), count)
+        yield restarts
 
     def _histograms(self) -> Iterator[Metric]:
         stats = self._engine.stats

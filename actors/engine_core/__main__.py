@@ -1,6 +1,6 @@
 """Entry of the engine core process."""
 
 from ..boot import run_actor
-from .actor import main
+from .main import main
 
 run_actor(main)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...ipc.attach import attach_sender
 from ...ipc.errors import EndOfStream, WouldBlock
 from ...ipc.lanes import LaneReceiver
-from ...ipc.messages.control import ActorReady, Drain, Reattach, Stop, ToActor
+from ...ipc.messages.control import Drain, Reattach, Stop, ToActor
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.load import LoadStats
-from ...ipc.messages.outputs import EngineDescription, OutputMessage, TokenDelta, UtilityReply
+from ...ipc.messages.outputs import EngineDescription, TokenDelta, UtilityReply
 from ...ipc.messages.requests import (
     FRONTEND_SHIFT,
     Abort,
@@ -29,14 +28,13 @@ from ...ipc.messages.requests import (
 from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ...ipc.parking import Parkable
 from ...ipc.waiting import Adaptive
-from ...sched.interface import SchedulerInterface, scheduler_class
+from ...sched.interface import SchedulerInterface
 from ..base import Actor, handles
-from ..boot import Boot, Control, describe_failure, freeze_memory
-from ..debug import watch_handlers, watched
-from ..errors import ActorFailed, EngineGenerateError, failure_text
+from ..boot import describe_failure
+from ..errors import EngineGenerateError, deadly_text, failure_text
 from ..logs import logger
 from ..status import StatusBlock, message_name
-from .executor import Executor, MailboxExecutor
+from .executor import Executor
 from .output_port import OutputPort
 from .request_port import RequestPort
 
@@ -59,7 +57,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._actor = actor
         self._scheduler = scheduler
         self._executor = executor
-        self._requests = requests
+        self._requests = dict(enumerate(requests))  # by frontend
+        self._live: list[set[int]] = [set() for _ in requests]  # unfinished requests, by frontend
         self._outputs = outputs
         self._control = control
         self._status = status
@@ -116,12 +115,21 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         for result in self._executor.results():
             self._take(result)
         self._take_orders()
-        for port in self._requests:
+        for frontend, port in list(self._requests.items()):
             for message in port.messages():
                 self._take(message)
-        self._requests = [port for port in self._requests if not port.ended]
+            if port.ended:
+                self._forget_frontend(frontend)
         if not self._requests:  # nobody is left to serve
             self._stopping = True
+
+    def _forget_frontend(self, frontend: int) -> None:
+        """It has left or died: nobody waits for its requests any more."""
+        del self._requests[frontend]
+        for request in self._live[frontend]:
+            self._scheduler.abort(request)
+            self._scheduled.pop(request, None)
+        self._live[frontend].clear()
 
     def _take(self, message: object) -> None:
         self._status.taking(message_name(message))
@@ -139,6 +147,9 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     async def _plan_step(self) -> bool:
         """Plan and send a step; False when there is nothing to compute or enough is in flight."""
+        if not self._executor.ready:
+            return False
+        self._status.alone(self._scheduler.alone)  # before it is touched: planning it may be what the core dies of
         plan = self._scheduler.schedule()
         if plan is None:
             return False
@@ -150,7 +161,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         return True
 
     def _ends(self) -> list[Parkable]:
-        ends: list[Parkable] = [self._control, *(port.end for port in self._requests), *self._executor.ends()]
+        ends: list[Parkable] = [self._control, *(port.end for port in self._requests.values()), *self._executor.ends()]
         for port in self._outputs:
             ends += port.ends()
         return ends
@@ -163,7 +174,10 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._steps = result.step
         self._finished += 1
         update = self._scheduler.update(result)
+        self._status.alone(None)
         for delta in update.deltas:
+            if delta.finish_reason is not None:
+                self._live[delta.request >> FRONTEND_SHIFT].discard(delta.request)
             if delta.finish_reason != "error":  # told by its Failure below
                 self._port(delta.request).put_deltas([self._stamp(delta)])
         for failed in update.failures:
@@ -194,6 +208,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _tell_failed(self, failure: Failure) -> None:
         assert failure.request is not None
         self._scheduled.pop(failure.request, None)
+        self._live[failure.request >> FRONTEND_SHIFT].discard(failure.request)
         self._port(failure.request).put(failure)
 
     @handles(AddRequest)
@@ -206,13 +221,16 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
             kind = type(error).__name__
             self._tell_failed(Failure(self._actor, os.getpid(), kind, str(error), request=request.request))
         else:
-            if ended is not None:  # what it was resumed with already was its whole answer
+            if ended is None:
+                self._live[request.request >> FRONTEND_SHIFT].add(request.request)
+            else:  # what it was resumed with already was its whole answer
                 self._port(request.request).put_deltas([ended])
 
     @handles(Abort)
     def _on_abort(self, abort: Abort) -> None:
         self._scheduler.abort(abort.request)
         self._scheduled.pop(abort.request, None)
+        self._live[abort.request >> FRONTEND_SHIFT].discard(abort.request)
         self._port(abort.request).forget(abort.request)
 
     @handles(AppendInput, CloseInput, Truncate, Fork)
@@ -239,10 +257,6 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _on_resume(self, resume: Resume) -> None:
         logger.debug("resumed at epoch %d", resume.epoch)
 
-    @handles(Failure)
-    def _on_worker_failure(self, failure: Failure) -> None:
-        raise ActorFailed(failure)
-
     @handles(WorkerReady, CallResult)
     def _on_late_answer(self, message: WorkerReady | CallResult) -> None:
         raise AssertionError(f"nobody asked for {message}")
@@ -259,33 +273,12 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     @handles(Reattach)
     def _on_reattach(self, message: Reattach) -> None:
-        raise AssertionError(f"{message.peer} was restarted, and this core cannot go on without its state")
-
-
-async def main(boot: Boot, control: Control) -> None:
-    """Body of the engine core process."""
-    started = time.monotonic()
-    config = boot.config
-    assert boot.plans is not None
-    debug = config.runtime.debug_actors
-    executor = MailboxExecutor(boot.plans, boot.results, debug=debug)
-    requests = [RequestPort(LaneReceiver(lanes, RequestMessage, boot.epoch), boot.epoch) for lanes in boot.requests]
-    senders = [attach_sender(handle, OutputMessage, checked=debug) for handle in boot.outputs]
-    outputs = [OutputPort(watched(sender, on=debug)) for sender in senders]
-    num_blocks = await executor.start()
-    max_model_len = config.checkpoint.max_model_len
-    scheduler = scheduler_class(config.scheduler.scheduler_cls)(
-        config.scheduler,
-        config.cache,
-        num_blocks=num_blocks,
-        max_model_len=max_model_len,
-        steps_in_flight=2 if config.scheduler.async_scheduling else 1,
-    )
-    core = EngineCore(boot.actor, scheduler, executor, requests, outputs, control.receiver, control.status, boot.core)
-    if debug:
-        watch_handlers(core, boot.actor)
-    freeze_memory(config.runtime)
-    waited = time.monotonic() - started
-    control.status.state("ready")
-    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, {"wait for workers": waited}))
-    await core.run()
+        """Its workers were replaced: what they had in hand is computed again, but for what has killed them too often."""
+        if message.epoch <= self._executor.epoch:
+            return
+        for result in self._executor.results():  # published before they died
+            self.dispatch(result)
+        self._executor.begin(message.epoch)
+        for request in self._scheduler.restart():
+            self._fail(Failure(self._actor, os.getpid(), "DeadlyRequest", deadly_text(message.reason), request=request))
+        self._status.alone(None)

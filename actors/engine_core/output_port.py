@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...ipc.errors import WouldBlock
+from ...ipc.errors import PeerGone, WouldBlock
 from ...ipc.mailbox import Sender
 from ...ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta
 from ...ipc.parking import Parkable
@@ -41,10 +41,11 @@ class OutputPort:
         self._large: set[int] = set()  # requests that have come to PENDING_TOKENS and are not reported yet
         self._overfull: set[int] = set()  # those that are
         self._drained: list[int] = []  # those of them that have nothing pending any more
+        self._left = False  # the frontend has gone, and nothing can be told it any more
 
     def put_deltas(self, deltas: Iterable[TokenDelta]) -> None:
         """Add tokens; those of a request that still waits are merged with the new ones."""
-        for delta in deltas:
+        for delta in () if self._left else deltas:
             waiting = self._deltas.get(delta.request)
             merged = self._deltas[delta.request] = delta if waiting is None else merge_deltas(waiting, delta)
             if len(merged.tokens) >= PENDING_TOKENS and delta.request not in self._overfull:
@@ -57,7 +58,8 @@ class OutputPort:
 
     def put(self, message: OutputMessage) -> None:
         """Add a reply or a failure."""
-        self._messages.append(message)
+        if not self._left:
+            self._messages.append(message)
 
     def flush(self, step: int) -> Flow:
         """Send what there is room for; returns which requests have to stop for now, and which can go on."""
@@ -80,6 +82,10 @@ class OutputPort:
                 del self._messages[0]
         except WouldBlock:
             self._full = True
+        except PeerGone:
+            self._left = True
+            self._deltas.clear()
+            self._messages.clear()
 
     def _next_part(self) -> list[TokenDelta]:
         """As much of what is pending as one message can hold: whole deltas, or the beginning of one that is too long."""

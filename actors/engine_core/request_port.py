@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ...ipc.errors import EndOfStream, WouldBlock
+from ...ipc.errors import EndOfStream, PeerGone, WouldBlock
 from ...ipc.lanes import LaneReceiver
 from ...ipc.messages.requests import Abort, AddRequest, RequestMessage, Resume
 from ...ipc.parking import Parkable
@@ -22,7 +22,7 @@ class RequestPort:
         self._epoch = epoch
         self._resumed = epoch == 1
         self._aborted: set[int] = set()  # requests with a mark
-        self.ended = False  # the frontend has closed it, and nothing more will come
+        self.ended = False  # the frontend has closed it or died, and nothing more will come
 
     @property
     def end(self) -> Parkable:
@@ -30,14 +30,14 @@ class RequestPort:
         return self._receiver
 
     def messages(self) -> Iterator[RequestMessage]:
-        """Everything that waits, without waiting. Raises Broken when the frontend died or a record is corrupt."""
+        """Everything that waits, without waiting. Raises Broken when a record is corrupt."""
         yield from self._urgent()
         while True:
             try:
                 message = self._receiver.ordered.receive_nowait()
             except WouldBlock:
                 return
-            except EndOfStream:
+            except (EndOfStream, PeerGone):
                 self.ended = True
                 return
             if isinstance(message, Abort):

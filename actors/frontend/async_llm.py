@@ -7,22 +7,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...ipc.messages.config import EngineConfig
-from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.load import LoadStats
-from ...ipc.messages.outputs import EngineDescription, FinishReason, OutputMessage, StepOutputs, UtilityReply
+from ...ipc.messages.outputs import EngineDescription, FinishReason
 from ...ipc.messages.requests import DescribeEngine, ResetPrefixCache
 from ...ipc.messages.sampling import SamplingParams
 from ..asking import unwatched
-from ..base import Actor, TaskHost, handles, run_abandonable
+from ..base import TaskHost, run_abandonable
 from ..boot import describe_failure, first_cause
 from ..config import check_config, engine_config, resolve_config
 from ..debug import AskWatch, watch_handlers
-from ..errors import EngineDeadError, EngineGenerateError, EngineHungError, EngineStartError, failure_text
+from ..errors import EngineDeadError, EngineHungError, EngineRecoveringError, EngineStartError, failure_text
 from ..logs import logger
-from ..status import message_name, own_status
+from ..status import own_status
 from ..supervisor import ProcessInfo, Supervisor
 from ..watch import EngineWatch
+from .actor import Frontend
 from .collector import RequestOutputCollector
 from .core_client import CoreClient
 from .input_processor import InputProcessor, Prompt, TokensPrompt
@@ -34,7 +34,7 @@ from .stats import FrontendStats
 SHUT_DOWN = "the engine was shut down"
 
 
-class AsyncLLM(Actor, receives=(OutputMessage,)):
+class AsyncLLM:
     """An engine: its processes, started on first use or by `async with`, and the requests of this program.
 
     Made in any thread and before a loop runs; used from one event loop. The process that makes it supervises the engine:
@@ -91,9 +91,10 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             config = await run_abandonable(resolve_config, self.config)
             async with Supervisor(config) as supervisor:
                 self._supervisor = supervisor
+                on_hung = supervisor.replace_hung if config.runtime.max_restarts else None
                 with (
                     own_status(supervisor.topology.statuses[0], "frontend0", "frontend") as self._status,
-                    EngineWatch(supervisor.topology.boots(), config.runtime.hang_timeout) as self._watch,
+                    EngineWatch(supervisor.topology.boots(), config.runtime.hang_timeout, on_hung) as self._watch,
                 ):
                     self._renderer = await asyncio.to_thread(Renderer, config.checkpoint)  # while the processes start
                     failure = await supervisor.wait_ready()
@@ -122,17 +123,18 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         topology = supervisor.topology
         debug = config.runtime.debug_actors
         watch = AskWatch("frontend0", self._status.asking, self._watch.asks_of) if debug else unwatched
-        if debug:
-            watch_handlers(self, "frontend0")
         requests, outputs = topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate()
-        self._client = CoreClient(requests, outputs, watch=watch, debug=debug)
+        self._client = CoreClient(requests, outputs, self._outputs.unfinished, watch=watch, debug=debug)
+        frontend = Frontend(self._client, self._outputs, self._status)
+        if debug:
+            watch_handlers(frontend, "frontend0")
         self._inputs = InputProcessor(config, self._renderer, supervisor.ready_of("engine_core").num_blocks)
         self._running = True
         self._settled.set()
         self._status.state("ready")
         error = EngineDeadError(SHUT_DOWN)
         try:
-            failure = await self._wait_failed(supervisor)
+            failure = await self._wait_failed(supervisor, frontend)
             error = EngineDeadError(failure_text(failure))
             logger.error("the engine died: %s\n%s", error, failure.traceback)
         finally:
@@ -141,44 +143,20 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
             self._client.fail(error)
             self._client.close()
 
-    async def _wait_failed(self, supervisor: Supervisor) -> Failure:
-        """Run the frontend's tasks until a process dies or one of them fails."""
+    async def _wait_failed(self, supervisor: Supervisor, frontend: Frontend) -> Failure:
+        """Run the frontend's tasks until a process dies for good or one of them fails."""
         failure: Failure | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                bodies = (self._receive(), self._client.flush_aborts(), self._watch.run())
+                bodies = (frontend.receive(), self._client.run(), self._watch.run())
                 running = [tasks.create_task(body) for body in bodies]
-                failure = await supervisor.wait_failed()
+                failure = await supervisor.run(frontend)
                 for task in running:
                     task.cancel()
         except BaseExceptionGroup as group:  # a task failed, perhaps only because the process at its other end did
             failure = failure or describe_failure("frontend0", first_cause(group))
         assert failure is not None
         return failure
-
-    async def _receive(self) -> None:
-        while True:
-            message = await self._client.receive()
-            self._status.taking(message_name(message))
-            self.dispatch(message)
-            self._status.done()
-
-    @handles(StepOutputs)
-    def _on_step_outputs(self, message: StepOutputs) -> None:
-        for request in self._outputs.process(message.deltas):
-            self._client.abort(request)
-
-    @handles(Failure)
-    def _on_failure(self, failure: Failure) -> None:
-        """One request failed in the core; the death of a process comes from the supervisor instead."""
-        assert failure.request is not None
-        refused = failure.kind in ("RequestTooLong", "DoesNotFit")
-        error = ParameterError(failure.message, "prompt") if refused else EngineGenerateError(failure.message)
-        self._outputs.fail(failure.request, error)
-
-    @handles(UtilityReply)
-    def _on_reply(self, reply: UtilityReply) -> None:
-        self._client.answer(reply)
 
     async def add_request(
         self,
@@ -208,7 +186,9 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
         try:
             message = await self._inputs.process(request, collector.request_id, content, params, priority, salt)
             if self._outputs.tokenized(request, message.prompt):
-                await self._client.tell(message)
+                await self._client.wait_open()
+                if self._outputs.sending(message):
+                    await self._client.tell(message)
         except BaseException as error:
             self._abandon(request, "error" if isinstance(error, Exception) else "abort")
             raise
@@ -291,11 +271,14 @@ class AsyncLLM(Actor, receives=(OutputMessage,)):
     async def check_health(self) -> None:
         """Raise EngineDeadError, with the reason, when the engine has died or was shut down.
 
-        Raise EngineHungError when one of its processes has held a message for longer than `hang_timeout`; it may yet go on,
-        and requests are still taken.
+        Raise EngineRecoveringError, with the reason, while a process that died is replaced, and EngineHungError when one has
+        held a message for longer than `hang_timeout`; requests are still taken, and wait.
         """
         if self._error is not None:
             raise EngineDeadError(str(self._error))
+        down = self._supervisor.down if self._running and self._supervisor is not None else None
+        if down is not None:
+            raise EngineRecoveringError(f"{failure_text(down)}; it is being replaced")
         if self._running and self._watch.hung is not None:
             raise EngineHungError(self._watch.hung)
 

@@ -2,40 +2,55 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ...ipc.attach import MailboxHandle, attach_receiver
 from ...ipc.errors import Broken, Closed, WouldBlock
 from ...ipc.lanes import Lanes, LaneSender
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.outputs import OutputMessage, UtilityReply
-from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, RequestMessage
+from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, AddRequest, RequestMessage, Resume
 from ...ipc.parking import Signal, wait_any
 from ..asking import Asks, Watch, unwatched
 from ..debug import watched
 from ..errors import EngineDeadError, copy_of
 
+Unfinished = Callable[[], Iterator[AddRequest]]
+
 
 class CoreClient:
-    """Numbers requests and calls, and sends in order. Used from one event loop."""
+    """Numbers requests and calls, and sends in order. Used from one event loop.
+
+    While the core is restarted, what is to be sent waits here; its successor gets a Resume, then the unfinished requests, the
+    calls that wait for their answer, and then what has waited.
+    """
 
     def __init__(
         self,
         requests: Lanes,
         outputs: MailboxHandle,
+        unfinished: Unfinished = lambda: iter(()),
         frontend: int = 0,
         *,
         core: str = "core0",
         watch: Watch = unwatched,
         debug: bool = False,
     ) -> None:
-        """Attach to both mailboxes. `core` is the actor's name, `watch` learns of calls, `debug` warns of a full mailbox."""
+        """Attach to both mailboxes. `unfinished` gives the requests that a restarted core has to be sent.
+
+        `core` is the actor's name, `watch` learns of calls, `debug` warns of a full mailbox.
+        """
         self._lanes: LaneSender[RequestMessage] = LaneSender(requests, RequestMessage, checked=debug)
         self._sender: Sender[RequestMessage] = watched(self._lanes.ordered, on=debug)
         self._receiver: Receiver[OutputMessage] = attach_receiver(outputs, OutputMessage)
         self._last = frontend << FRONTEND_SHIFT
-        self._aborts: deque[Abort] = deque()  # found no room; `flush_aborts` sends them in order
-        self._aborts_wait = Signal()
+        self._unfinished = unfinished
+        self._aborts: deque[Abort] = deque()  # found no room; `run` sends them in order
+        self._work = Signal()  # there is something to do for `run`
+        self._open = asyncio.Event()  # cleared while the core is restarted
+        self._open.set()
+        self._epoch = 0  # of the successor that is to be sent a Resume; 0: none
+        self._calls: dict[int, RequestMessage] = {}  # that were sent and wait for their answer
         self._asks: Asks[UtilityReply] = Asks(core, watch)
         self._error: Exception = EngineDeadError("the engine was shut down")  # of whoever sends after `close`
         self._closed = asyncio.Event()
@@ -45,11 +60,17 @@ class CoreClient:
         self._last += 1
         return self._last
 
-    async def tell(self, message: RequestMessage) -> None:
-        """Send, waiting for room: a core that is busy holds its frontends back.
+    async def wait_open(self) -> None:
+        """Return when the core is there. What is sent without waiting once more goes to it, or to its successor in the end."""
+        while not self._open.is_set():
+            await self._open.wait()
 
-        When the core is gone, raises the error of `fail`, once that is known.
+    async def tell(self, message: RequestMessage) -> None:
+        """Send, waiting for the core and for room: a core that is busy holds its frontends back.
+
+        When the core is gone for good, raises the error of `fail`, once that is known.
         """
+        await self.wait_open()
         try:
             await self._sender.send(message)
         except (Closed, Broken):
@@ -57,7 +78,7 @@ class CoreClient:
             raise copy_of(self._error) from None
 
     def abort(self, request: int) -> None:
-        """Have the core drop a request. Never waits: without room it is sent by `flush_aborts`.
+        """Have the core drop a request. Never waits: without room it is sent by `run`.
 
         A copy goes ahead in the urgent lane, where there is room, so that it takes effect before what waits in the other.
         """
@@ -70,20 +91,46 @@ class CoreClient:
             pass
         except WouldBlock:
             self._aborts.append(Abort(request))
-            self._aborts_wait.set()
+            self._work.set()
 
-    async def flush_aborts(self) -> None:
-        """Send the aborts that found no room, for ever. One task of the frontend runs it."""
+    def core_died(self, epoch: int) -> None:
+        """The core is restarted with this epoch, and all that the dead one sent has been received: hold back what is sent."""
+        self._epoch = epoch
+        self._open.clear()
+        self._work.set()
+
+    async def run(self) -> None:
+        """Send the aborts that found no room, and what a restarted core needs, for ever. One task of the frontend runs it."""
         while True:
-            await wait_any([self._aborts_wait])
-            self._aborts_wait.clear()
+            await wait_any([self._work])
+            self._work.clear()
+            while self._epoch:
+                await self._resume()
             while self._aborts:
                 await self._sender.send(self._aborts[0])
                 self._aborts.popleft()
 
+    async def _resume(self) -> None:
+        """Introduce this frontend to the core's successor. Ends early when that dies too."""
+        epoch, self._epoch = self._epoch, 0
+        # Behind what was being sent when the core died: all that is passed over.
+        await self._sender.send(Resume(epoch))
+        for request in self._unfinished():
+            if not self._epoch:
+                await self._sender.send(request)
+        for call in list(self._calls.values()):
+            if not self._epoch:
+                await self._sender.send(call)
+        if not self._epoch:
+            self._open.set()
+
     async def receive(self) -> OutputMessage:
         """The next message of the core."""
         return await self._receiver.receive()
+
+    def receive_nowait(self) -> OutputMessage:
+        """The next message if it is there; else WouldBlock."""
+        return self._receiver.receive_nowait()
 
     async def ask(self, call: Callable[[int], RequestMessage], deadline_seconds: float) -> UtilityReply:
         """Send the utility call that `call` makes for a fresh number, and wait for its answer.
@@ -91,7 +138,16 @@ class CoreClient:
         Raises NoAnswerError after `deadline_seconds`, EngineGenerateError when the core refuses it, the error of `fail`.
         """
         number = self.next_number()
-        return await self._asks.ask(self.tell, call(number), number, deadline_seconds)
+
+        async def send(message: RequestMessage) -> None:
+            await self.wait_open()
+            self._calls[number] = message
+            await self.tell(message)
+
+        try:
+            return await self._asks.ask(send, call(number), number, deadline_seconds)
+        finally:
+            self._calls.pop(number, None)
 
     def answer(self, reply: UtilityReply) -> None:
         """Hand a reply to the call that waits for it, if it still does."""
@@ -107,3 +163,4 @@ class CoreClient:
         self._lanes.close()
         self._receiver.close()
         self._closed.set()
+        self._open.set()

@@ -77,4 +77,6 @@ class EngineClient(Protocol):
         """How busy the core was after its last step; never waits. None while the engine does not run."""
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine cannot serve, EngineHungError when a part of it gets on with nothing."""
+        """Raise EngineDeadError when the engine cannot serve any more, EngineRecoveringError while a part of it is replaced,
+        EngineHungError when one gets on with nothing.
+        """

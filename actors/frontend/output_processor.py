@@ -1,10 +1,13 @@
 """OutputProcessor: what the core sends becomes RequestOutputs in the collectors of their requests."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from ...ipc.messages.outputs import FinishReason, TokenDelta
+from ...ipc.messages.requests import AddRequest
 from ...ipc.messages.sampling import SamplingParams
 from ..errors import EngineGenerateError, copy_of
 from ..logs import logger
@@ -26,6 +29,8 @@ class _RequestState:
     prompt_token_ids: list[int]
     metrics: RequestMetrics
     accepted: bool = False  # its end counts in the statistics
+    sent: AddRequest | None = None  # as it first went to the core
+    deaths: int = 0  # of cores that had it, without a token of it since
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     cached_tokens: int = 0
@@ -63,6 +68,31 @@ class OutputProcessor:
         state.prompt_token_ids = token_ids
         state.accepted = True
         return True
+
+    def sending(self, message: AddRequest) -> bool:
+        """A request goes to the core, and from now on to each successor of it. False when it has ended and must not be sent."""
+        state = self._states.get(message.request)
+        if state is None:
+            return False
+        state.sent = message
+        return True
+
+    def num_sent(self) -> int:
+        """Live requests that the core has."""
+        return sum(state.sent is not None for state in self._states.values())
+
+    def core_died(self) -> None:
+        """Count a death of the core for each request that it had."""
+        for state in self._states.values():
+            state.deaths += state.sent is not None
+
+    def unfinished(self) -> Iterator[AddRequest]:
+        """The requests that a restarted core has to be sent, as it needs them: with what has come so far. It may take long to
+        go through: those that end meanwhile are left out.
+        """
+        for request, state in list(self._states.items()):
+            if state.sent is not None and request in self._states:
+                yield msgspec.structs.replace(state.sent, output=list(state.token_ids), deaths=state.deaths)
 
     def discard(self, request: int, reason: FinishReason = "abort") -> bool:
         """Forget a request without a word to its collector; False when it is not live."""
@@ -110,6 +140,7 @@ class OutputProcessor:
         assert delta.position == len(state.token_ids), f"{state.external_id}: token {delta.position} is lost or repeated"
         state.cached_tokens = max(state.cached_tokens, delta.cached_tokens)
         state.token_ids += delta.tokens
+        state.deaths = 0
         self._measure(state, delta, now)
         # The token that stopped the request is counted but not shown.
         shown = delta.tokens[:-1] if delta.finish_reason == "stop" else delta.tokens

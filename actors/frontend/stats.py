@@ -1,7 +1,7 @@
 """FrontendStats: what this program's requests came to, counted since the engine was made."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from ...ipc.messages.outputs import FinishReason
@@ -54,6 +54,9 @@ class FrontendStats:
         self.generation_tokens = 0
         # stop, length: the core's word; abort: its consumer left, or it was ended from outside; error: it or the engine failed.
         self.finished: dict[FinishReason, int] = dict.fromkeys(get_args(FinishReason), 0)
+        self.restarts: dict[tuple[str, str], int] = {}  # of the engine's processes, by actor and reason
+        self.streams_resumed = 0  # live requests at those, which went on
+        self.pause_seconds = 0.0  # until the engine could work again
         self.time_to_first_token = Histogram(FIRST_TOKEN_SECONDS)  # from arrival
         self.inter_token_latency = Histogram(INTER_TOKEN_SECONDS)  # one a token but for a request's first
         self.request_queue_time = Histogram(REQUEST_SECONDS)  # from arrival until first scheduled
@@ -61,6 +64,12 @@ class FrontendStats:
         self.e2e_request_latency = Histogram(REQUEST_SECONDS)  # from arrival to its end
         self.request_prompt_tokens = Histogram(TOKENS)
         self.request_generation_tokens = Histogram(TOKENS)
+
+    def died(self, processes: Iterable[tuple[str, str]], live: int) -> None:
+        """Processes, by actor and reason, have died at once and are restarted; so many requests go on."""
+        for process in processes:
+            self.restarts[process] = self.restarts.get(process, 0) + 1
+        self.streams_resumed += live
 
     def first_scheduled(self, queued: float) -> None:
         """A request has waited so long for its first step."""

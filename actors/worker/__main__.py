@@ -14,7 +14,7 @@ from ..boot import Boot, Control, run_actor  # noqa: E402
 
 async def _main(boot: Boot, control: Control) -> None:
     """The worker's body. Loading torch takes seconds: first our Hello goes out and the supervisor's end is watched."""
-    from .actor import main  # noqa: PLC0415
+    from .main import main  # noqa: PLC0415
 
     await main(boot, control)
 

@@ -2,45 +2,72 @@
 
 import math
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from typing import Protocol
 
 from ...ipc.attach import attach_receiver, attach_sender
-from ...ipc.errors import EndOfStream, MailboxError, WouldBlock
+from ...ipc.errors import EndOfStream, WouldBlock
 from ...ipc.lanes import LaneReceiver
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.control import ActorReady, Drain, Reattach, Stop, ToActor
 from ...ipc.messages.plans import DescribeWorker, InitCache, PlanMessage, Reset, SampleMask, StepPlan, StopWorker
-from ...ipc.messages.results import CallResult, ResultMessage, WorkerReady
+from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerDescription, WorkerReady
 from ...ipc.waiting import Adaptive
-from ...model_runner.runner import ModelRunner
 from ..base import Actor, handles
-from ..boot import Boot, Control, describe_failure, freeze_memory
+from ..boot import Boot, Control, freeze_memory
 from ..debug import watch_handlers, watched
 from ..logs import logger
 from ..status import StatusBlock, message_name
-from .progress import LoadingBar
 
 OUTPUT_RANK = 0  # the one rank that answers a step
 
 
+class Runner(Protocol):
+    """What computes. See ModelRunner, which is one."""
+
+    def max_blocks(self) -> int:
+        """KV blocks that it can hold."""
+
+    def init_cache(self, num_blocks: int) -> None:
+        """Allocate them; a second call with the same number keeps what there is."""
+
+    def reset(self) -> None:
+        """Forget all rows."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute a step."""
+
+    def describe(self) -> WorkerDescription:
+        """Numbers of this moment."""
+
+
 class Worker(Actor, receives=(PlanMessage, ToActor)):
-    """Owns the model runner. Computing blocks the loop: a worker has nothing else to do meanwhile."""
+    """Owns the runner. Computing blocks the loop: a worker has nothing else to do meanwhile.
+
+    When it is started, and when it learns that its core was restarted, it passes over what there is in `plans` until the Reset
+    of that epoch: those plans are for rows that exist no more.
+    """
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         rank: int,
         plans: Receiver[PlanMessage],
         results: Sender[ResultMessage],
         control: LaneReceiver[ToActor],
         status: StatusBlock,
+        epoch: int = 1,
     ) -> None:
+        """`epoch` is the one that it was started for."""
         self._runner = runner
         self._rank = rank
         self._plans = plans
         self._results = results
         self._control = control
         self._status = status
+        self._epoch = epoch  # the latest that it knows of
+        self._begun = False  # that epoch, by its Reset
+        self._num_blocks = runner.max_blocks()  # the same over all epochs
         self._waiting = Adaptive()
         self._answers: list[ResultMessage] = []  # to the message in hand
         self._stopping = False
@@ -59,6 +86,8 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
             return False
         except EndOfStream:
             self._stopping = True
+            return True
+        if not self._begun and isinstance(message, StepPlan | InitCache | SampleMask | DescribeWorker):
             return True
         self._status.taking(message_name(message))
         self.dispatch(message)
@@ -92,8 +121,12 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         self._answers.append(CallResult(message.call, self._rank, self._runner.describe()))
 
     @handles(Reset)
-    def _on_reset(self, _: Reset) -> None:
+    def _on_reset(self, reset: Reset) -> None:
+        if reset.epoch < self._epoch:
+            return
+        self._epoch, self._begun = reset.epoch, True
         self._runner.reset()
+        self._answers.append(WorkerReady(self._rank, self._num_blocks, reset.epoch))
 
     @handles(SampleMask)
     def _on_mask(self, message: SampleMask) -> None:
@@ -103,35 +136,29 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
     def _on_stop(self, _: StopWorker | Stop) -> None:
         self._stopping = True
 
-    @handles(Drain, Reattach)
-    def _on_supervision(self, _: Drain | Reattach) -> None:
-        """A worker holds no request of its own, and its mailboxes stay the same whoever is at the other end."""
+    @handles(Reattach)
+    def _on_reattach(self, message: Reattach) -> None:
+        if message.epoch > self._epoch:
+            self._epoch, self._begun = message.epoch, False
+
+    @handles(Drain)
+    def _on_drain(self, _: Drain) -> None:
+        """A worker holds no request of its own."""
 
 
-async def main(boot: Boot, control: Control) -> None:
-    """Body of the worker process."""
+async def serve(boot: Boot, control: Control, make_runner: Callable[[int], Runner]) -> None:
+    """Body of a worker process whose runner is made for its rank, with the mailboxes attached already."""
     imported = time.monotonic()
-    rank, plans_ring = boot.rank, boot.plans
+    rank, plans_ring, debug = boot.rank, boot.plans, boot.config.runtime.debug_actors
     assert rank is not None
     assert plans_ring is not None
-    plans = attach_receiver(plans_ring, PlanMessage, slot=rank)
-    debug = boot.config.runtime.debug_actors
-    results = watched(attach_sender(boot.results[0], ResultMessage, checked=debug), on=debug)
-    try:
-        with LoadingBar(boot.terminal) as bar:
-            runner = ModelRunner(config=boot.config, rank=rank, on_progress=bar)
-        num_blocks = runner.max_blocks()
-        loaded = time.monotonic()
-        worker = Worker(runner, rank, plans, results, control.receiver, control.status)
-        if debug:
-            watch_handlers(worker, boot.actor)
-        results.send_nowait(WorkerReady(rank, num_blocks))
-        freeze_memory(boot.config.runtime)
-        phases = {"import": imported - control.began, "load": loaded - imported}
-        control.status.state("ready")
-        control.sender.send_nowait(ActorReady(boot.actor, num_blocks, seconds=phases))
-        await worker.run()
-    except Exception as error:
-        with suppress(MailboxError):  # the supervisor is told as well, in any case
-            results.send_nowait(describe_failure(boot.actor, error))
-        raise
+    plans = attach_receiver(plans_ring, PlanMessage, rank, boot.epoch)
+    results = watched(attach_sender(boot.results[0], ResultMessage, boot.epoch, checked=debug), on=debug)
+    worker = Worker(make_runner(rank), rank, plans, results, control.receiver, control.status, boot.epoch)
+    if debug:
+        watch_handlers(worker, boot.actor)
+    freeze_memory(boot.config.runtime)
+    phases = {"import": imported - control.began, "load": time.monotonic() - imported}
+    control.status.state("ready")
+    control.sender.send_nowait(ActorReady(boot.actor, seconds=phases))
+    await worker.run()

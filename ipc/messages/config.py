@@ -109,8 +109,25 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
         ),
     ] = 5.0
     hang_timeout: Annotated[
-        float, Meta(gt=0, le=1e6, description="seconds a process may take for a message before /health says that it hangs")
+        float,
+        Meta(gt=0, le=1e6, description="seconds a process may take for a message before it is hung and is replaced"),
     ] = 300.0
+    max_restarts: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="restarts in a row of a process that finishes no step in between, before the engine gives up; "
+            "0: its first death is the engine's, and one that hangs is left alone",
+        ),
+    ] = 2
+    postmortem_dir: Annotated[
+        str | None,
+        Meta(description="where a process that died leaves what is known of it (default: postmortem in the cache directory)"),
+    ] = None
+    postmortem_prompts: Annotated[
+        bool, Meta(description="leave token ids, stop strings and salts of requests in these files")
+    ] = False
     mailbox_bytes: Annotated[
         int,
         Meta(ge=MIN_MAILBOX, le=MAX_MAILBOX, description="bytes of a mailbox that carries requests or steps; a power of two"),

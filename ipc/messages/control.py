@@ -5,10 +5,11 @@ from .failure import Failure
 
 
 class Reattach(Message, frozen=True):
-    """A peer was restarted with this epoch; its mailboxes are the same."""
+    """A peer has died and is restarted with this epoch; its mailboxes are the same."""
 
     peer: str
     epoch: int
+    reason: str = ""  # why it died, safe to show to a client
 
 
 class Drain(Message, frozen=True):

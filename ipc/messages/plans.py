@@ -63,7 +63,10 @@ class SampleMask(Message, frozen=True):
 
 
 class Reset(Message, frozen=True):
-    """The core was restarted: forget all rows, keep the weights, answer under this epoch."""
+    """Core and workers begin this epoch: forget all rows, keep the weights, answer with WorkerReady.
+
+    A worker passes over what comes before the Reset of the latest epoch that it knows of.
+    """
 
     epoch: int
 

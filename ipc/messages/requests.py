@@ -27,6 +27,7 @@ class AddRequest(Message, frozen=True):
     resumable: bool = False  # a session: more input may follow
     cache_salt: str = ""  # requests share cached prefixes only under the same salt
     cache_keys: tuple[CacheKey, ...] = ()  # and only where these agree
+    deaths: int = 0  # of cores that had it in flight, without a token of it since
 
 
 class AppendInput(Message, frozen=True):

@@ -1,14 +1,14 @@
 """Mailbox results[d,r], worker r -> engine core: one writer, one reader."""
 
 from .base import Message, Record
-from .failure import Failure
 
 
 class WorkerReady(Message, frozen=True):
-    """The weights are loaded."""
+    """Answer to Reset: the weights are loaded, and nothing of an earlier epoch is answered any more."""
 
     rank: int
     num_blocks: int  # blocks of KV cache this rank can hold
+    epoch: int = 1  # that of the Reset
 
 
 class RowFailure(Record, frozen=True):
@@ -49,4 +49,4 @@ class CallResult(Message, frozen=True):
     description: WorkerDescription | None = None
 
 
-ResultMessage = WorkerReady | StepResult | CallResult | Failure
+ResultMessage = WorkerReady | StepResult | CallResult

@@ -24,3 +24,4 @@ class ActorStatus(Record, frozen=True):
     since: float = 0.0  # when it was taken
     asks: str = ""  # the actor whose answer it waits for
     load: LoadStats | None = None  # of a core
+    alone: int | None = None  # the request that is in flight alone, because it was in flight at several deaths

@@ -27,6 +27,7 @@ COMPOSITION = {
     "engine_finder",
     "engine_look",
     "engine_view",
+    "postmortem",
     "serve",
     "top",
     "top_table",
@@ -59,11 +60,19 @@ LAYERS = {
     "actors.worker": Layer({"actors", "ipc", "ipc.messages", "model_runner"}, {"transformers", "tokenizers"}),
     "actors.api": Layer({"actors", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}),
     "actors.benchmarks": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
+    "actors.benchmarks.recovery": Layer(
+        {"actors", "actors.benchmarks", "actors.benchmarks.recovery_run", "actors.frontend"},
+        {"torch", "transformers", "tokenizers"},
+    ),
+    "actors.benchmarks.recovery_run": Layer(
+        {"actors", "actors.benchmarks", "actors.frontend"}, {"torch", "transformers", "tokenizers"}
+    ),
     "composition": Layer(
         {
             "actors",
             "actors.api",
             "actors.benchmarks",
+            "actors.benchmarks.recovery",
             "actors.config",
             "actors.frontend",
             "ipc",

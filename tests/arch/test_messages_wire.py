@@ -31,14 +31,14 @@ UNIONS: dict[str, Any] = {
     "ActorStatus": status.ActorStatus,
 }
 FINGERPRINTS: dict[str, int] = {
-    "ToActor": 0x683E4ACA19EC1356,
+    "ToActor": 0x5848DAC0D18A9BA3,
     "FromActor": 0x894D4A94B2864C4A,
     "LoadMessage": 0x5995790BAFDB3209,
     "OutputMessage": 0x2D7510854F3F2AF1,
     "PlanMessage": 0x44BD6EEA619E6255,
-    "RequestMessage": 0xCCA6936F7B6D2E52,
-    "ResultMessage": 0x6B2C969E0FE454B6,
-    "ActorStatus": 0xF0553E075B5B630E,
+    "RequestMessage": 0x509A35D94216C137,
+    "ResultMessage": 0x9E91BA2786EDF79C,
+    "ActorStatus": 0x76528E50FBEF67C9,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union]) or (UNIONS[union],)]
 IDS = [f"{union}-{member.__name__}" for union, member in MEMBERS]

@@ -22,7 +22,9 @@ TASK_MAKERS = {"actors/base.py": "TaskHost is the owner: its stop() cancels the 
 # Files that may sleep: why no event or doorbell would do.
 SLEEPERS = {
     "actors/watch.py": "it looks at intervals whether anything happens: nobody announces that nothing does",
+    "tests/support/fault_script.py": "an actor that is late is one of the faults",
     "tests/support/mailbox_peer.py": "a slow reader",
+    "tests/support/scripted_worker.py": "takes the time for a step that a model would take to compute it",
     "tests/support/stress_peer.py": "pauses at random are what it is for",
 }
 

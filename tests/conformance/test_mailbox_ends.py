@@ -188,3 +188,42 @@ async def test_the_next_reader_goes_on_after_the_last_message_taken(kind: str) -
     assert receive_all(second) == [note(1), note(2)]
     for end in (sender, first, second):
         end.close()
+
+
+async def test_a_reader_waits_for_the_successor_of_a_writer_that_died(kind: str) -> None:
+    """It takes what the dead one had sent, and never learns of the death here."""
+    handle = make_mailbox(kind)
+    receiver: Receiver[OutputMessage] = attach_receiver(handle.duplicate(), OutputMessage)
+    dead: Sender[OutputMessage] = attach_sender(handle.duplicate(), OutputMessage)
+    dead.send_nowait(note(1))
+    handle.mark_gone(writer=True)
+    handle.vacate(writer=True)
+    assert await receiver.receive() == note(1)
+    task = asyncio.create_task(receiver.receive())
+    await parked(task)
+    successor: Sender[OutputMessage] = attach_sender(handle.duplicate(), OutputMessage, epoch=2)
+    successor.send_nowait(note(2))
+    assert await task == note(2)
+    for end in (receiver, successor, dead, handle):
+        end.close()
+
+
+async def test_a_writer_waits_for_the_successor_of_a_reader_that_died(kind: str) -> None:
+    """What the dead one had not taken, the successor gets."""
+    handle = make_mailbox(kind)
+    sender: Sender[OutputMessage] = attach_sender(handle.duplicate(), OutputMessage)
+    dead: Receiver[OutputMessage] = attach_receiver(handle.duplicate(), OutputMessage)
+    sender.send_nowait(note(1))
+    sender.send_nowait(note(2))
+    assert await dead.receive() == note(1)
+    handle.vacate(writer=False)
+    fill(sender)
+    task = asyncio.create_task(sender.send(note(3, 500)))
+    await parked(task)
+    successor: Receiver[OutputMessage] = attach_receiver(handle.duplicate(), OutputMessage, epoch=2)
+    assert await successor.receive() == note(2)
+    rest = receive_all(successor)
+    await task
+    assert (rest + receive_all(successor))[-1] == note(3, 500)
+    for end in (sender, successor, dead, handle):
+        end.close()

@@ -1,4 +1,4 @@
-"""Processes that die: nobody is left waiting, and nothing is left behind."""
+"""Processes that die and are not replaced: nobody is left waiting, and nothing is left behind."""
 
 import asyncio
 import os
@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from faults import FAILS, LEAVES, broken_import, obedient_actors
+from process_tree import actor_pids, all_end
 from programs import LIMIT
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineDeadError, EngineError, EngineStartError, RequestOutputCollector, SamplingParams
+from ringpost.actors.engine_look import look
 
 on_one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
@@ -24,7 +26,7 @@ ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=100_000))
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=1_000_000))
 
 
 def pid_of(engine: AsyncLLM, actor: str) -> int:
@@ -43,7 +45,7 @@ async def error_of(collector: RequestOutputCollector) -> Exception:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("victim", ["engine_core", "worker"])
 async def test_a_killed_process_fails_every_request_with_its_name(no_leaks: None, tiny: str, victim: str) -> None:
-    async with AsyncLLM.from_engine_args(model=tiny) as engine:
+    async with AsyncLLM.from_engine_args(model=tiny, max_restarts=0) as engine:
         (process,) = [process for process in engine.process_table() if process.kind == victim]
         started = [asyncio.Event() for _ in range(3)]
 
@@ -80,7 +82,7 @@ async def test_a_process_that_ends_by_itself_is_told_with_its_reason(
     no_leaks: None, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, fault: int, told: str
 ) -> None:
     obedient_actors(tmp_path, monkeypatch)
-    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, loop="asyncio") as engine:
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, loop="asyncio", max_restarts=0) as engine:
         collector = await engine.add_request(None, "ab", ENDLESS)
         await collector.get()
         pid = pid_of(engine, victim)
@@ -93,7 +95,7 @@ async def test_a_process_that_ends_by_itself_is_told_with_its_reason(
 @on_one_loop
 @pytest.mark.parametrize("victim", ["core0", "worker0.0"])
 async def test_a_process_dies_while_nobody_asks_anything(no_leaks: None, tiny: str, victim: str) -> None:
-    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1) as engine:
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, max_restarts=0) as engine:
         os.kill(pid_of(engine, victim), signal.SIGKILL)
         await engine.wait_ended()
         with pytest.raises(EngineDeadError, match=rf"{victim} .*killed by signal 9"):
@@ -107,7 +109,8 @@ async def test_a_process_dies_while_nobody_asks_anything(no_leaks: None, tiny: s
 async def test_a_process_dies_during_a_long_prefill(no_leaks: None, tiny: str, victim: str) -> None:
     """The worker computes, and nothing has come back yet."""
     prompt = [5] * 50_000
-    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, max_num_batched_tokens=256) as engine:
+    options = {"num_threads": 1, "max_num_batched_tokens": 256, "max_restarts": 0}
+    async with AsyncLLM.from_engine_args(model=tiny, **options) as engine:
         collector = await engine.add_request(None, prompt, ENDLESS)
         while (await engine.describe()).running == 0:
             pass
@@ -120,7 +123,7 @@ async def test_a_process_dies_during_a_long_prefill(no_leaks: None, tiny: str, v
 async def test_the_core_dies_while_requests_wait_for_room_in_its_mailbox(no_leaks: None, tiny: str) -> None:
     """Those that were sent and those that were not learn the same."""
     prompt = [5] * 20_000
-    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, mailbox_bytes=1 << 16) as engine:
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, mailbox_bytes=1 << 16, max_restarts=0) as engine:
         core = pid_of(engine, "core0")
         os.kill(core, signal.SIGSTOP)
 
@@ -143,7 +146,7 @@ async def test_the_core_dies_while_requests_wait_for_room_in_its_mailbox(no_leak
 
 @on_one_loop
 async def test_the_core_dies_while_a_prompt_is_tokenised(no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1) as engine:
+    async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, max_restarts=0) as engine:
         tokenise = engine._inputs.process
         begun = asyncio.Event()
 
@@ -248,6 +251,42 @@ def test_killing_the_program_leaves_no_process(no_leaks: None, tiny: str, moment
         assert poll.poll(LIMIT * 1000), "a process outlives the one that started it"
         os.close(handle)
     assert set(os.listdir("/dev/shm")) == shared
+
+
+LONG_STEP = """
+import asyncio
+from ringpost import AsyncLLM, SamplingParams
+async def main():
+    tokens = {tokens}
+    options = dict(max_num_batched_tokens=tokens, num_blocks_override=tokens // 16 + 1, max_model_len=tokens + 2)
+    async with AsyncLLM.from_engine_args(model={model!r}, num_threads=1, **options) as engine:
+        async for _ in engine.generate([5] * tokens, SamplingParams(max_tokens=1)):
+            pass
+asyncio.run(main())
+"""
+
+
+def test_killing_the_program_ends_a_worker_inside_a_long_kernel(no_leaks: None, tiny: str) -> None:
+    """Its step alone would take longer than anybody waits here for its end."""
+    with subprocess.Popen([sys.executable, "-c", LONG_STEP.format(model=tiny, tokens=250_000)]) as program:
+        while (worker := actor_pids(program.pid).get("worker0.0")) is None or not _holds_a_step(program.pid, worker):
+            assert program.poll() is None
+        begun = _cpu_seconds(worker)
+        while _cpu_seconds(worker) < begun + 1:  # it has prepared its inputs
+            assert program.poll() is None
+        with all_end(list(actor_pids(program.pid).values())):
+            program.kill()
+            program.wait(LIMIT)
+
+
+def _holds_a_step(program: int, worker: int) -> bool:
+    statuses = [actor.status for engine in look([program]).engines for actor in engine.actors.values()]
+    return any(status.pid == worker and status.message.startswith("StepPlan") for status in statuses)
+
+
+def _cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _children(pid: int) -> list[int]:

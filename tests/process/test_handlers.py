@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from deadly_scheduler import RaisesAtResult, path_of
+from faults import importable_helpers
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineDeadError, RequestOutputCollector, SamplingParams
 from ringpost.actors.errors import NoAnswerError
 from ringpost.ipc.board import BoardReader
-from ringpost.ipc.messages.control import Reattach
 from ringpost.ipc.messages.outputs import TokenDelta
 from ringpost.ipc.messages.status import ActorStatus
 
@@ -47,19 +48,16 @@ async def last_of(collector: RequestOutputCollector) -> None:
 
 
 async def test_a_core_whose_handler_raises_ends_with_its_reason(
-    no_leaks: None, tiny: str, caplog: pytest.LogCaptureFixture
+    no_leaks: None, tiny: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with AsyncLLM.from_engine_args(model=tiny) as engine:
+    importable_helpers(monkeypatch)
+    options = {"scheduler_cls": path_of(RaisesAtResult), "max_restarts": 0}
+    async with AsyncLLM.from_engine_args(model=tiny, **options) as engine:
         pid = pid_of(engine, "engine_core")
         collector = await engine.add_request(None, "ab", ENDLESS)
-        await collector.get()
-        assert engine._supervisor is not None
-        (core,) = (child for child in engine._supervisor._children if child.pid == pid)
-        core.sender.ordered.send_nowait(Reattach("worker0.0", 2))
-        await engine.wait_ended()
-        with pytest.raises(EngineDeadError, match=re.escape(f"core0 (pid {pid}): AssertionError: worker0.0 was restarted")):
+        with pytest.raises(EngineDeadError, match=re.escape(f"core0 (pid {pid}): RuntimeError: no hands")):
             await last_of(collector)
-    assert "in the handler of Reattach" in caplog.text
+    assert "in the handler of StepResult" in caplog.text
 
 
 async def test_a_frontend_whose_handler_raises_ends_with_its_reason(

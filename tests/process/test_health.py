@@ -1,4 +1,4 @@
-"""Actors that stop without an end: /health names them and what they hold, and is well again once they go on."""
+"""Actors that stop without an end and are not replaced: /health names them and what they hold, and is well again later."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def server(no_leaks: None, tiny: str) -> Iterator[ServerProcess]:
-    with running_server("--model", tiny, "--num-threads", "1", "--hang-timeout", "1") as server:
+    with running_server("--model", tiny, "--num-threads", "1", "--hang-timeout", "1", "--max-restarts", "0") as server:
         yield server
 
 

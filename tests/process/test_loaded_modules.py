@@ -23,10 +23,11 @@ print(json.dumps([heavy, hasattr(sched, "scheduler")]))
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
-        ("ringpost.actors.engine_core.actor", []),
+        ("ringpost.actors.engine_core.main", []),
         ("ringpost.actors.frontend.async_llm", ["tokenizers"]),
         ("ringpost.actors.supervisor", []),
-        ("ringpost.actors.worker.actor", ["torch"]),
+        ("ringpost.actors.worker.actor", []),
+        ("ringpost.actors.worker.main", ["torch"]),
         ("ringpost.actors.cli", []),
     ],
 )

@@ -114,9 +114,9 @@ def ended(process: "subprocess.Popen[str]") -> "subprocess.Popen[str]":
 
 @on_one_loop
 @pytest.mark.parametrize("victim", ["core0", "worker0.0"])
-async def test_a_process_of_the_engine_dies(no_leaks: None, tiny: Path, victim: str) -> None:
+async def test_a_process_of_the_engine_dies(no_leaks: None, tiny: Path, tmp_path: Path, victim: str) -> None:
     """Every client learns which one and how, and so does whoever started the server."""
-    with serving(tiny) as server:
+    with serving(tiny, "--max-restarts", "0", "--postmortem-dir", str(tmp_path)) as server:
         actors = actor_pids(server.process.pid)
         named = f"{victim} (pid {actors[victim]}): ProcessDied: killed by signal 9"
         async with Client(server.url) as client, begun_streams(client, **ENDLESS) as streams, asyncio.TaskGroup() as tasks:
@@ -141,15 +141,38 @@ async def test_a_process_of_the_engine_dies(no_leaks: None, tiny: Path, victim: 
 
 
 @pytest.mark.parametrize("victim", ["core0", "worker0.0"])
-def test_a_process_of_the_engine_dies_while_nobody_asks_anything(no_leaks: None, tiny: Path, victim: str) -> None:
+def test_a_process_of_the_engine_dies_while_nobody_asks_anything(
+    no_leaks: None, tiny: Path, tmp_path: Path, victim: str
+) -> None:
     """The server ends by itself, as one that failed, so that whoever watches it starts another."""
-    with serving(tiny) as server:
+    with serving(tiny, "--max-restarts", "0", "--postmortem-dir", str(tmp_path)) as server:
         actors = actor_pids(server.process.pid)
         with all_end(list(actors.values())):
             os.kill(actors[victim], signal.SIGKILL)
             assert server.wait() == 1
         *_, last = server.stderr().splitlines()
         assert last == f"ringpost serve: {victim} (pid {actors[victim]}): ProcessDied: killed by signal 9"
+
+
+@on_one_loop
+@pytest.mark.parametrize("victim", ["core0", pytest.param("worker0.0", marks=pytest.mark.long)])
+async def test_a_process_of_the_engine_is_replaced(no_leaks: None, tiny: Path, tmp_path: Path, victim: str) -> None:
+    """Clients wait a little longer, and /health says why."""
+    with serving(tiny, "--postmortem-dir", str(tmp_path)) as server:
+        pid = actor_pids(server.process.pid)[victim]
+        async with Client(server.url) as client, begun_streams(client, max_tokens=400, ignore_eos=True) as streams:
+            os.kill(pid, signal.SIGKILL)
+            while (error := await client.health()) is None:
+                pass
+            assert (error["type"], error["code"]) == ("service_unavailable_error", "engine_recovering")
+            assert f"{victim} (pid {pid}): ProcessDied: killed by signal 9" in error["message"]
+            late = await client.ask(COMPLETIONS, QUESTION)
+            assert late.completion_tokens == QUESTION["max_tokens"]
+            for stream in streams:
+                *_, last = await stream.events_until_done()
+                assert last["choices"][0]["finish_reason"] == "length"
+            assert await client.health() is None
+        assert actor_pids(server.process.pid)[victim] != pid
 
 
 @on_one_loop

@@ -32,9 +32,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(model: Path, loop: str, seconds: int) -> Iterator[ServerProcess]:
+def serving(model: Path, loop: str, seconds: int, *arguments: str) -> Iterator[ServerProcess]:
     """A server whose requests get so many seconds to finish; at the end of the block it has gone, and its actors with it."""
-    options = ("--loop", loop, "--shutdown-timeout", str(seconds))
+    options = ("--loop", loop, "--shutdown-timeout", str(seconds), *arguments)
     with running_server("--model", str(model), "--num-threads", "1", *options) as server:
         with all_end([server.process.pid, *actor_pids(server.process.pid).values()]):
             yield server
@@ -132,8 +132,8 @@ async def test_a_signal_to_all_processes_at_once(no_leaks: None, tiny: Path, loo
 
 
 @on_one_loop
-async def test_an_engine_that_dies_while_requests_finish(no_leaks: None, tiny: Path) -> None:
-    with serving(tiny, "uvloop", 100) as server:
+async def test_an_engine_that_dies_while_requests_finish(no_leaks: None, tiny: Path, tmp_path: Path) -> None:
+    with serving(tiny, "uvloop", 100, "--max-restarts", "0", "--postmortem-dir", str(tmp_path)) as server:
         worker = actor_pids(server.process.pid)["worker0.0"]
         async with Client(server.url) as client, begun_streams(client, **ENDLESS) as streams:
             server.process.send_signal(signal.SIGTERM)

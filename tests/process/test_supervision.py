@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from faults import broken_import, hanging_import
@@ -18,7 +19,8 @@ from ringpost.actors.child import Child
 from ringpost.actors.config import engine_config, resolve_config
 from ringpost.actors.logs import logger
 from ringpost.actors.process import ActorProcess
-from ringpost.actors.supervisor import Supervisor
+from ringpost.actors.supervisor import Observer, Supervisor
+from ringpost.ipc.messages.control import ToActor
 
 on_one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 HOURS = 1e6  # longer than any test runs
@@ -26,8 +28,10 @@ HOURS = 1e6  # longer than any test runs
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
-    model = write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
-    return resolve_config(engine_config(model=str(model), num_threads=1, shutdown_timeout=HOURS))
+    folder = tmp_path_factory.mktemp("engine")
+    model, postmortems = write_tiny_llama(folder / "tiny"), folder / "postmortem"
+    options = {"num_threads": 1, "shutdown_timeout": HOURS, "postmortem_dir": str(postmortems)}
+    return resolve_config(engine_config(model=str(model), **options))
 
 
 def with_runtime(config: EngineConfig, **fields: float) -> EngineConfig:
@@ -115,20 +119,19 @@ async def test_the_core_stops_first_and_tells_its_workers(
     asked: list[Child] = []
     early: list[str] = []  # those asked while others whom they serve still ran
     ended: dict[str, int | None] = {}
-    ask, reap = Child.ask_to_stop, ActorProcess.reap
+    tell, reap = Child.tell, ActorProcess.reap
 
-    def ask_the_core_only(child: Child) -> None:
+    def ask_the_core_only(child: Child, message: ToActor) -> bool:
         early.extend(child.actor for other in asked if other.running)
         asked.append(child)
-        if child.boot.kind == "engine_core":
-            ask(child)
+        return child.boot.kind != "engine_core" or tell(child, message)
 
     def note_its_end(process: ActorProcess, timeout: float | None) -> bool:
         done = reap(process, timeout)
         ended[process.name] = process.exitcode
         return done
 
-    monkeypatch.setattr(Child, "ask_to_stop", ask_the_core_only)
+    monkeypatch.setattr(Child, "tell", ask_the_core_only)
     monkeypatch.setattr(ActorProcess, "reap", note_its_end)
     async with Supervisor(config) as engine:
         assert await engine.wait_ready() is None
@@ -162,14 +165,16 @@ async def test_nobody_waits_for_the_work_of_a_dead_engine(
 ) -> None:
     """However long an orderly end may take."""
     monkeypatch.setattr(supervisor, "DEAD_GRACE", 0.1)
-    async with Supervisor(config) as engine:
+    async with Supervisor(with_runtime(config, max_restarts=0)) as engine:
         assert await engine.wait_ready() is None
         pids = {process.actor: process.pid for process in engine.process_table()}
         os.kill(pids["worker0.0"], signal.SIGSTOP)
         os.kill(pids["core0"], signal.SIGKILL)
-        failure = await engine.wait_failed()
+        failure = await engine.run(Mock(spec=Observer))
     assert (failure.actor, failure.message) == ("core0", "killed by signal 9")
-    assert warnings == ["worker0.0 did not stop in 0.1 s and is killed"]
+    assert warnings[0].startswith(f"core0 (pid {pids['core0']}): ProcessDied: killed by signal 9; it is not restarted")
+    assert warnings[1].startswith(f"the post-mortem of core0 is in {config.runtime.postmortem_dir}/")
+    assert warnings[2:] == ["worker0.0 did not stop in 0.1 s and is killed"]
 
 
 @on_one_loop

@@ -33,7 +33,9 @@ class PaperExecutor:
 
     def __init__(self) -> None:
         self.answers: list[ResultMessage] = []
-        self.next_failure: Failure | RowFailure | None = None
+        self.next_failure: RowFailure | None = None
+        self.ready = True
+        self.epoch = 1
         self.stopped = False
         self.silent = False  # keeps its answers to itself
         self.planned = asyncio.Event()
@@ -42,18 +44,17 @@ class PaperExecutor:
         self.many_plans = asyncio.Event()
         self.signal = Signal()
 
-    async def start(self) -> int:
-        return 8
+    def begin(self, epoch: int) -> None:
+        """New workers, who know nothing of what the old ones were sent, and are not ready until told so."""
+        self.ready, self.epoch = False, epoch
+        self.answers.clear()
 
     async def submit(self, plan: StepPlan) -> None:
         self.plans += 1
         if self.plans == PLANS:
             self.many_plans.set()
         failure, self.next_failure = self.next_failure, None
-        if isinstance(failure, Failure):
-            self.answers.append(failure)
-        else:
-            self.answers.append(StepResult(plan.step, [7] * len(plan.sample), [failure] if failure else []))
+        self.answers.append(StepResult(plan.step, [7] * len(plan.sample), [failure] if failure else []))
         self.planned.set()
         if not self.silent:
             self.signal.set()
@@ -77,8 +78,8 @@ class Core:
     """A running core, with the ends of its mailboxes that belong to others."""
 
     def __init__(self) -> None:
-        requests, outputs, control = make_lanes(RequestMessage), make_ring(1 << 16), make_lanes(ToActor)
-        self.lanes: LaneSender[RequestMessage] = LaneSender(requests.duplicate(), RequestMessage)
+        self.handles, outputs, control = make_lanes(RequestMessage), make_ring(1 << 16), make_lanes(ToActor)
+        self.lanes: LaneSender[RequestMessage] = LaneSender(self.handles.duplicate(), RequestMessage)
         self.requests = self.lanes.ordered
         self.outputs: Receiver[OutputMessage] = attach_receiver(outputs.duplicate(), OutputMessage)
         orders: LaneSender[ToActor] = LaneSender(control.duplicate(), ToActor)
@@ -86,7 +87,7 @@ class Core:
         self.executor = PaperExecutor()
         scheduler = Scheduler(SchedulerConfig(), CacheConfig(), num_blocks=8, max_model_len=64)
         self.own: list[Any] = [
-            LaneReceiver(requests, RequestMessage),
+            LaneReceiver(self.handles.duplicate(), RequestMessage),
             attach_sender(outputs, OutputMessage),
             LaneReceiver(control, ToActor),
             self.lanes,
@@ -105,7 +106,7 @@ class Core:
     async def __aexit__(self, *exc: object) -> None:
         self.task.cancel()
         await asyncio.wait([self.task])
-        for end in (self.outputs, *self.own):
+        for end in (self.outputs, *self.own, self.handles):
             end.close()
 
     def add(self, request: int, tokens: int = 3, max_tokens: int = 2) -> None:

@@ -53,6 +53,7 @@ def add_request(
     output: Sequence[int] = (),
     salt: str = "",
     keys: Sequence[CacheKey] = (),
+    deaths: int = 0,
 ) -> AddRequest:
     """A request with these prompt tokens, or so many that no request with another number has."""
     tokens = [1000 * number + index for index in range(prompt)] if isinstance(prompt, int) else list(prompt)
@@ -68,6 +69,7 @@ def add_request(
         output=list(output),
         cache_salt=salt,
         cache_keys=tuple(keys),
+        deaths=deaths,
     )
 
 
@@ -92,6 +94,12 @@ def run_step(scheduler: Scheduler) -> StepPlan:
     plan = plan_of(scheduler)
     complete(scheduler, plan)
     return plan
+
+
+def restart(scheduler: Scheduler, *convicted: int) -> None:
+    """The workers die with what is in flight, and these requests end."""
+    assert scheduler.restart() == list(convicted)
+    check_integrity(scheduler)
 
 
 def run_to_end(scheduler: Scheduler) -> list[StepPlan]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tiny_checkpoint import EOS_TOKEN_ID, FIRST_BYTE_ID
 
 from ringpost.actors.config import engine_config, resolve_config
-from ringpost.actors.errors import EngineDeadError, EngineHungError
+from ringpost.actors.errors import EngineDeadError, EngineError
 from ringpost.actors.frontend.collector import RequestOutputCollector
 from ringpost.actors.frontend.input_processor import InputProcessor, Prompt, TokensPrompt
 from ringpost.actors.frontend.output_processor import OutputProcessor
@@ -100,7 +100,7 @@ class ScriptedEngine:
         self.aborted: list[str] = []  # ids of requests whose consumer left before their end
         self.chats = 0  # conversations that it was asked to render
         self.started = True
-        self.hung: str | None = None  # what `check_health` says of a part that hangs
+        self.unwell: EngineError | None = None  # what `check_health` raises though requests are taken
         self.refusal: Exception | None = None  # what `add_request` raises
         self.may_render = asyncio.Event()  # cleared, it holds prompts up while they are rendered
         self.may_render.set()
@@ -163,8 +163,8 @@ class ScriptedEngine:
 
     async def check_health(self) -> None:
         self._require_alive()
-        if self.hung is not None:
-            raise EngineHungError(self.hung)
+        if self.unwell is not None:
+            raise self.unwell
 
     def load(self) -> LoadStats | None:
         return LoadStats(0, len(self._outputs), 0, 0, NUM_BLOCKS, *self.counts) if self.is_running else None

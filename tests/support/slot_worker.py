@@ -17,12 +17,34 @@ def token_at(seed: int, position: int) -> int:
     return zlib.crc32(f"{seed}:{position}".encode()) % VOCABULARY
 
 
+def answer(request: AddRequest, max_model_len: int) -> tuple[list[int], str, int | None]:
+    """What a request must get, whatever happens: tokens, finish reason, stop reason."""
+    params = request.params
+    assert params.seed is not None
+    tokens: list[int] = []
+    while True:
+        token = token_at(params.seed, len(tokens))
+        tokens.append(token)
+        may_stop = len(tokens) > params.min_tokens
+        if may_stop and not params.ignore_eos and token in request.eos_token_ids:
+            return tokens, "stop", None
+        if may_stop and token in params.stop_token_ids:
+            return tokens, "stop", token
+        if len(request.prompt) + len(tokens) >= max_model_len or len(tokens) == params.max_tokens:
+            return tokens, "length", None
+
+
+def kv_after(last: int, token: int, keys: tuple[str, ...] = ()) -> int:
+    """What the slot of a token holds after the one that holds `last`. The same in every process, but for `keys`."""
+    return hash((last, token, keys)) & ((1 << 62) - 1)
+
+
 def kv_of(request: AddRequest, tokens: list[int]) -> list[int]:
     """What the slots of a request hold: each depends on all tokens up to its own, and on what else KV may depend on."""
     kv, last = [], hash(request.cache_salt)
     for position, token in enumerate(tokens):
         keys = tuple(sorted(extra.key for extra in request.cache_keys if extra.position == position))
-        last = hash((last, token, keys)) & ((1 << 62) - 1)
+        last = kv_after(last, token, keys)
         kv.append(last)
     return kv
 
@@ -52,6 +74,11 @@ class SlotWorker:
     rows: dict[int, Row] = field(default_factory=dict)
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
 
+    def successor(self) -> "SlotWorker":
+        """A worker that takes the place of this one: it has no rows, and garbage in its memory."""
+        memory = {(block, place): SPOILT for block in range(self.num_blocks) for place in range(self.block_size)}
+        return SlotWorker(self.block_size, self.num_blocks, self.max_num_seqs, self.requests, slots=memory)
+
     def execute(self, plan: StepPlan, failing: Collection[int] = ()) -> StepResult:
         """Make a step. `failing` are indices into the plan's rows."""
         assert len({new.row for new in plan.new}) == len(plan.new)
@@ -72,10 +99,14 @@ class SlotWorker:
             complete = row.computed == len(row.tokens)
             assert complete == (index in plan.sample), f"row {number} samples at {row.computed} of {len(row.tokens)}"
             if complete:
-                assert row.request.params.seed is not None
-                sampled.append(token_at(row.request.params.seed, len(row.tokens) - len(row.request.prompt)))
+                sampled.append(self.sample(row))
                 row.tokens.append(sampled[-1])
         return StepResult(plan.step, sampled, [RowFailure(index, "ValueError", "nan") for index in sorted(failing)])
+
+    def sample(self, row: Row) -> int:
+        """The token that follows a row's, all of which are computed."""
+        assert row.request.params.seed is not None
+        return token_at(row.request.params.seed, len(row.tokens) - len(row.request.prompt))
 
     def forward(self, row: Row, start: int, count: int) -> None:
         """Write the KV of the new positions, then read that of all positions so far, as attention does."""

@@ -12,7 +12,14 @@ from served_app import AppClient, served
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api.app import gate_of
-from ringpost.actors.errors import EngineDeadError, EngineError, EngineGenerateError, EngineHungError, EngineStartError
+from ringpost.actors.errors import (
+    EngineDeadError,
+    EngineError,
+    EngineGenerateError,
+    EngineHungError,
+    EngineRecoveringError,
+    EngineStartError,
+)
 from ringpost.ipc.messages.errors import ParameterError
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -41,6 +48,7 @@ async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
 TABLE: list[tuple[Exception, int, str, str | None, str | None]] = [
     (ParameterError("top_p is wrong", "top_p", "some_code"), 400, INVALID, "top_p", "some_code"),
     (EngineDeadError("worker0.0 died"), 503, BUSY, None, "engine_dead"),
+    (EngineRecoveringError("worker0.0 is replaced"), 503, BUSY, None, "engine_recovering"),
     (EngineHungError("worker0.0 holds a plan"), 503, BUSY, None, "engine_hung"),
     (EngineStartError("worker0.0 cannot start"), 503, BUSY, None, "engine_not_ready"),
     (EngineGenerateError("core0: no room"), 500, OURS, None, None),
@@ -258,21 +266,30 @@ async def test_health_before_the_engine_has_started(api: AppClient, engine: Scri
 
 
 @pytest.mark.asyncio
-async def test_an_engine_that_hangs_is_unhealthy_and_gets_its_requests(api: AppClient, engine: ScriptedEngine) -> None:
-    engine.hung = "worker0.0 (pid 7): holds StepPlan 17 for 300 s"
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EngineHungError("worker0.0 (pid 7): holds StepPlan 17 for 300 s"), "engine_hung"),
+        (EngineRecoveringError("worker0.0 (pid 7): killed by signal 9; it is being replaced"), "engine_recovering"),
+    ],
+)
+async def test_an_engine_that_is_unwell_says_so_and_gets_its_requests(
+    api: AppClient, engine: ScriptedEngine, error: EngineError, code: str
+) -> None:
+    engine.unwell = error
     for path in ("/health", "/ping"):
         reply = await api.get(path)
         assert (reply.status, reply.error) == (
             503,
-            {"message": engine.hung, "type": BUSY, "param": None, "code": "engine_hung"},
+            {"message": str(error), "type": BUSY, "param": None, "code": code},
         )
         assert reply.headers["Retry-After"] == "1"
     for path, body in BODIES.items():
         assert (await api.call(path, body)).status == 200
     assert (await api.metrics()).value("ringpost:num_requests_running") == 0
-    engine.hung = None
+    engine.unwell = None
     assert (await api.get("/health")).status == 200
-    engine.hung = "still"
+    engine.unwell = error
     engine.die()
     assert (await api.get("/health")).error["code"] == "engine_dead"
 

@@ -21,6 +21,7 @@ GAUGES = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
 COUNTERS = {
     *("prompt_tokens", "generation_tokens", "request_success", "http_requests"),
     *("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"),
+    *("process_restarts", "streams_resumed", "pause_seconds"),
 }
 HISTOGRAMS = {
     "time_to_first_token_seconds",
@@ -79,7 +80,9 @@ def value(text: str, name: str, **labels: str) -> float:
 
 
 def test_names_types_and_labels() -> None:
-    metrics = metrics_of(PaperEngine())
+    engine = PaperEngine()
+    engine.stats.died([("core0", "killed")], 0)
+    metrics = metrics_of(engine)
     metrics.observe_request("GET", "/health", 200, 0.1)
     text = rendered(metrics)
     found = {family.name: family for family in families(text)}
@@ -103,6 +106,9 @@ def test_values() -> None:
     stats.first_tokens(5, 0.07, 1)
     stats.more_tokens(0.06, 3)
     stats.end("length", 4.0, 5, 4)
+    stats.died([("core0", "killed"), ("worker0.0", "hung")], 3)
+    stats.died([("core0", "killed")], 1)
+    stats.pause_seconds += 1.5
     metrics = metrics_of(engine)
     for _ in range(2):
         metrics.observe_request("POST", "/v1/completions", 200, 0.4)
@@ -115,6 +121,10 @@ def test_values() -> None:
     assert value(text, "num_preemptions_total") == 5
     assert value(text, "prefix_cache_queries_total") == 70
     assert value(text, "prefix_cache_hits_total") == 30
+    assert value(text, "process_restarts_total", actor="core0", reason="killed") == 2
+    assert value(text, "process_restarts_total", actor="worker0.0", reason="hung") == 1
+    assert value(text, "streams_resumed_total") == 4
+    assert value(text, "pause_seconds_total") == 1.5
     assert value(text, "prompt_tokens_total") == 5
     assert value(text, "generation_tokens_total") == 4
     assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0]

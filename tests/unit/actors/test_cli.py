@@ -50,6 +50,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["top", "--interval", "0"], r"interval must be a number of seconds from 0\.1 to 3600, got 0\.0"),
         (["top", "--interval", "nan"], "interval must be .*got nan"),
         (["top", "--pid", "me"], "--pid"),
+        (["postmortem"], "FILE"),
+        (["postmortem", "/no/such/file"], "/no/such/file cannot be read: No such file"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], named: str, no_leaks: None) -> None:
@@ -66,13 +68,14 @@ COMMANDS = {
     "chat": ("MESSAGE", "--url", "--api-key", "--system-prompt", "--temperature", "--max-num-seqs"),
     "complete": ("PROMPT", "--chat", "--stats", "--temperature", "--max-num-seqs", "--log-format"),
     "top": ("--pid", "--interval", "--once", "--json"),
+    "postmortem": ("FILE",),
 }
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--help")
     assert (code, err) == (0, "")
-    assert set(COMMANDS) == set(re.findall(r"^    (\w+) ", out, re.MULTILINE))
+    assert set(COMMANDS) == set(re.findall(r"^    (\w+)(?: |$)", out, re.MULTILINE))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -58,7 +58,7 @@ async def test_an_abort_is_sent_at_once_when_there_is_room() -> None:
 
 async def test_aborts_without_room_follow_in_order_behind_what_waits() -> None:
     with client_and_core() as (client, core, _):
-        flushing = asyncio.create_task(client.flush_aborts())
+        flushing = asyncio.create_task(client.run())
         sending = asyncio.create_task(client.tell(add(1, 5000)))
         await turns()
         for request in (1, 2, 3):
@@ -82,7 +82,7 @@ async def test_an_abort_does_not_overtake_one_that_waits() -> None:
         await sending
         client.abort(2)
         assert receive_all(core) == []
-        flushing = asyncio.create_task(client.flush_aborts())
+        flushing = asyncio.create_task(client.run())
         assert [await core.receive() for _ in range(2)] == [Abort(1), Abort(2)]
         flushing.cancel()
         await asyncio.wait([flushing])
@@ -90,7 +90,7 @@ async def test_an_abort_does_not_overtake_one_that_waits() -> None:
 
 async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
     with client_and_core() as (client, core, _):
-        flushing = asyncio.create_task(client.flush_aborts())
+        flushing = asyncio.create_task(client.run())
         sending = asyncio.create_task(client.tell(add(1, 5000)))
         await turns()
         sending.cancel()

@@ -8,11 +8,10 @@ import pytest
 from paper_core import Core
 
 from ringpost.actors.boot import describe_failure
-from ringpost.ipc.messages.control import Reattach
 from ringpost.ipc.messages.failure import Failure
 from ringpost.ipc.messages.outputs import StepOutputs, UtilityReply
 from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine
-from ringpost.ipc.messages.results import RowFailure
+from ringpost.ipc.messages.results import CallResult, RowFailure
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
@@ -113,10 +112,11 @@ async def test_a_request_that_cannot_even_be_dropped_is_the_cores_end(monkeypatc
 
 async def test_any_other_fault_is_the_cores_end_and_its_failure_names_the_message() -> None:
     async with Core() as core:
-        core.control.send_nowait(Reattach("worker0.0", 2))
-        with pytest.raises(AssertionError, match=r"worker0\.0 was restarted") as caught:
+        core.executor.answers.append(CallResult(5, 0))
+        core.executor.signal.set()
+        with pytest.raises(AssertionError, match="nobody asked for CallResult") as caught:
             await core.task
         failure = describe_failure("core0", caught.value)
         assert (failure.actor, failure.kind, failure.request) == ("core0", "AssertionError", None)
-        assert "in _on_reattach" in failure.traceback
-        assert failure.traceback.rstrip().endswith("in the handler of Reattach")
+        assert "in _on_late_answer" in failure.traceback
+        assert failure.traceback.rstrip().endswith("in the handler of CallResult")

@@ -5,9 +5,7 @@ from mailboxes import fill, parked, receive_all
 from paper_core import PLANS, Core
 
 from ringpost.actors.engine_core import output_port
-from ringpost.actors.errors import ActorFailed
 from ringpost.ipc.messages.control import Drain, Stop
-from ringpost.ipc.messages.failure import Failure
 from ringpost.ipc.messages.load import LoadStats
 from ringpost.ipc.messages.outputs import StepOutputs, UtilityReply
 from ringpost.ipc.messages.requests import Abort, DescribeEngine, Fork, ResetPrefixCache
@@ -129,16 +127,6 @@ async def test_the_core_leaves_in_good_order(how: str) -> None:
         core.control.send_nowait(Stop()) if how == "stop" else core.requests.close()
         await core.task
         assert core.executor.stopped
-
-
-async def test_the_failure_of_a_worker_is_the_cores_end() -> None:
-    async with Core() as core:
-        failure = Failure("worker0.0", 123, "MemoryError", "too large")
-        core.executor.next_failure = failure
-        core.add(1)
-        with pytest.raises(ActorFailed, match=r"worker0\.0 \(pid 123\): MemoryError: too large") as caught:
-            await core.task
-        assert caught.value.failure is failure
 
 
 async def test_a_frontend_that_does_not_read_holds_nobody_up_and_loses_nothing() -> None:

@@ -225,13 +225,14 @@ class PaperCore:
         self.requests: Receiver[RequestMessage] = attach_receiver(self.handles[0].ordered.duplicate(), RequestMessage)
         self.outputs: Sender[OutputMessage] = attach_sender(self.handles[1].duplicate(), OutputMessage)
         self.death: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        self.down = None
         # What the engine asks of its supervisor.
         self.topology = SimpleNamespace(requests=[[self.handles[0]]], outputs=[[self.handles[1]]])
 
     def ready_of(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(num_blocks=64)
 
-    async def wait_failed(self) -> Failure:
+    async def run(self, _: object) -> Failure:
         return await self.death
 
     async def next_request(self) -> int:

@@ -139,7 +139,7 @@ async def test_an_aborted_request_frees_what_it_holds(tiny: str) -> None:
 async def test_a_worker_that_raises_fails_every_request_with_its_reason(
     tiny: str, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = engine_of(tiny)
+    engine = engine_of(tiny, max_restarts=0)
     await engine.start()
     waiting = [asyncio.create_task(tokens_of(engine, "ab", 400)) for _ in range(3)]
     await tokens_of(engine, "ab")
@@ -160,7 +160,7 @@ async def test_a_worker_that_raises_fails_every_request_with_its_reason(
 
 
 async def test_a_core_that_raises_is_named(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with engine_of(tiny) as engine:
+    async with engine_of(tiny, max_restarts=0) as engine:
 
         def fail(*_: object) -> NoReturn:
             raise RuntimeError("no plan")
@@ -235,7 +235,7 @@ async def test_an_actor_that_does_not_stop_is_cancelled_and_named(
     tiny: str, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = engine_config(model=tiny, single_process=True, num_threads=1, shutdown_timeout=0.2)
-    monkeypatch.setattr(Child, "ask_to_stop", lambda _: None)
+    monkeypatch.setattr(Child, "tell", lambda *_: True)
     async with Supervisor(resolve_config(options)) as engine:
         assert await engine.wait_ready() is None
         assert {task.get_name() for task in others()} == {"core0", "worker0.0"}
@@ -245,7 +245,7 @@ async def test_an_actor_that_does_not_stop_is_cancelled_and_named(
 
 async def test_leaving_while_it_stops_still_ends_everything(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = engine_config(model=tiny, single_process=True, num_threads=1, shutdown_timeout=1e6)
-    monkeypatch.setattr(Child, "ask_to_stop", lambda _: None)
+    monkeypatch.setattr(Child, "tell", lambda *_: True)
     leaves = asyncio.Event()
 
     async def run() -> None:

@@ -170,6 +170,46 @@ def run_too_many(scheduler: Scheduler) -> None:
     scheduler.max_running = 1
 
 
+def mark(scheduler: Scheduler, number: int, deaths: int, clear_at: int) -> None:
+    request(scheduler, number).deaths = deaths
+    request(scheduler, number).clear_at = clear_at
+    scheduler.suspects.marked.append(request(scheduler, number))
+
+
+def forget_a_death(scheduler: Scheduler) -> None:
+    mark(scheduler, 3, 1, 6)
+    scheduler.suspects.marked.clear()
+
+
+def mark_without_a_death(scheduler: Scheduler) -> None:
+    mark(scheduler, 3, 0, 0)
+
+
+def mark_twice(scheduler: Scheduler) -> None:
+    mark(scheduler, 3, 1, 6)
+    mark(scheduler, 3, 1, 6)
+
+
+def clear_at_once(scheduler: Scheduler) -> None:
+    mark(scheduler, 3, 1, 0)
+
+
+def clear_never(scheduler: Scheduler) -> None:
+    mark(scheduler, 3, 1, 99)
+
+
+def clear_without_a_death(scheduler: Scheduler) -> None:
+    request(scheduler, 3).clear_at = 6
+
+
+def be_alone_with_others(scheduler: Scheduler) -> None:
+    scheduler.suspects.alone = request(scheduler, 1)
+
+
+def suspect_one_of_several(scheduler: Scheduler) -> None:
+    mark(scheduler, 2, 2, 6)
+
+
 def test_a_sound_scheduler_passes() -> None:
     check_integrity(build())
 
@@ -209,6 +249,14 @@ def test_a_sound_scheduler_passes() -> None:
         (lose_a_step, r"steps \[1\] in flight, at most 1 allowed, the next is 3"),
         (exceed_the_steps_in_flight, r"steps \[1\] in flight, at most 0 allowed"),
         (run_too_many, "2 requests run, at most 1 may"),
+        (forget_a_death, r"requests with deaths: \[3\], marked: \[\]"),
+        (mark_without_a_death, r"requests with deaths: \[\], marked: \[3\]"),
+        (mark_twice, r"requests with deaths: \[3\], marked: \[3, 3\]"),
+        (clear_at_once, "request 3 with 1 deaths is cleared at position 0 of at most 39"),
+        (clear_never, "request 3 with 1 deaths is cleared at position 99 of at most 39"),
+        (clear_without_a_death, "request 3 with 0 deaths is cleared at position 6"),
+        (be_alone_with_others, r"request 1 is said to be in flight alone, but steps hold \[\[1, 2\]\]"),
+        (suspect_one_of_several, r"suspects \[2\] are in flight with others: \[\[1, 2\]\]"),
     ],
 )
 def test_damage_is_found(damage: Callable[[Scheduler], None], message: str) -> None:

@@ -8,8 +8,9 @@ from slot_worker import SlotWorker, token_at
 from ringpost.ipc.messages.outputs import TokenDelta
 from ringpost.ipc.messages.results import RowFailure, StepResult
 from ringpost.sched.integrity import check_integrity
+from ringpost.sched.precedence import MAX_OVERTAKES
 from ringpost.sched.preemption import choose_victim, recompute_cost
-from ringpost.sched.scheduler import MAX_OVERTAKES, Scheduler
+from ringpost.sched.scheduler import Scheduler
 
 
 def running(scheduler: Scheduler) -> list[int]:

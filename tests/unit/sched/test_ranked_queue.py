@@ -19,7 +19,7 @@ def test_lower_priorities_come_first_and_then_earlier_arrivals() -> None:
         queue.push(item)
     assert (len(queue), list(queue), queue.snapshot()) == (4, [first, second, third, last], [first, second, third, last])
     assert list(reversed(queue)) == [last, third, second, first]
-    assert (queue.first(), queue.oldest()) == (first, last)
+    assert (queue.first(), queue.last(), queue.oldest()) == (first, last, last)
 
 
 def test_a_snapshot_stays_as_it_is() -> None:

@@ -9,7 +9,19 @@ from ringpost.ipc.messages.config import SchedulerConfig
 from ringpost.sched.interface import SchedulerInterface, scheduler_class
 from ringpost.sched.scheduler import Scheduler
 
-MEMBERS = ("abort", "add", "has_work", "park", "reset_prefix_cache", "schedule", "stats", "unpark", "update")
+MEMBERS = (
+    "abort",
+    "add",
+    "alone",
+    "has_work",
+    "park",
+    "reset_prefix_cache",
+    "restart",
+    "schedule",
+    "stats",
+    "unpark",
+    "update",
+)
 
 
 class Patient(Scheduler):
@@ -48,7 +60,7 @@ def test_the_usual_scheduler_has_all_that_is_asked_for() -> None:
         ("ringpost.sched.scheduler.Missing", r"'ringpost.sched.scheduler.Missing' cannot be imported: .*'Missing'"),
         (".scheduler.Scheduler", r"must be an import path like 'package.module.Class', got '.scheduler.Scheduler'"),
         ("ringpost.sched.scheduler:Scheduler", r"must be an import path like 'package.module.Class', got 'ringpost.sched.sch"),
-        ("ringpost.sched.scheduler.MAX_OVERTAKES", r"'ringpost.sched.scheduler.MAX_OVERTAKES' is no scheduler"),
+        ("ringpost.sched.precedence.MAX_OVERTAKES", r"'ringpost.sched.precedence.MAX_OVERTAKES' is no scheduler"),
         ("ringpost.sched.request.Request", r"'ringpost.sched.request.Request' is no scheduler: a class with the methods of"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from slot_worker import VOCABULARY, SlotWorker, kv_of, token_at
+from slot_worker import VOCABULARY, SlotWorker, answer, kv_of
 
 from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
 from ringpost.ipc.messages.outputs import TokenDelta
@@ -17,7 +17,7 @@ from ringpost.ipc.messages.plans import StepPlan
 from ringpost.ipc.messages.requests import AddRequest, CacheKey
 from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
-from ringpost.sched import scheduler as scheduler_module
+from ringpost.sched import precedence
 from ringpost.sched.errors import DoesNotFit, RequestTooLong
 from ringpost.sched.integrity import check_integrity
 from ringpost.sched.request import Request, RequestState
@@ -26,23 +26,6 @@ from ringpost.sched.scheduler import Scheduler
 EOS = (0, 1)
 SEEDS = 4  # few, so that answers repeat
 STEMS = [[100 * stem + index for index in range(20)] for stem in (1, 2)]
-
-
-def answer(request: AddRequest, max_model_len: int) -> tuple[list[int], str, int | None]:
-    """What the request must get: tokens, finish reason, stop reason."""
-    params = request.params
-    assert params.seed is not None
-    tokens: list[int] = []
-    while True:
-        token = token_at(params.seed, len(tokens))
-        tokens.append(token)
-        may_stop = len(tokens) > params.min_tokens
-        if may_stop and not params.ignore_eos and token in EOS:
-            return tokens, "stop", None
-        if may_stop and token in params.stop_token_ids:
-            return tokens, "stop", token
-        if len(request.prompt) + len(tokens) >= max_model_len or len(tokens) == params.max_tokens:
-            return tokens, "length", None
 
 
 @dataclass(frozen=True)
@@ -116,7 +99,7 @@ class Histories(RuleBasedStateMachine):
             long_prefill_token_threshold=long_prefill,
         )
         self.cache = CacheConfig(block_size=block_size, enable_prefix_caching=caching)
-        self.patch = patch.object(scheduler_module, "MAX_OVERTAKES", overtakes)
+        self.patch = patch.object(precedence, "MAX_OVERTAKES", overtakes)
         self.patch.start()
         self.requests: dict[int, AddRequest] = {}  # all that were ever added
         self.worker = SlotWorker(block_size, self.num_blocks, max_num_seqs, self.requests)
@@ -405,6 +388,16 @@ class Histories(RuleBasedStateMachine):
                 )
             )
             assert number in self.known
+
+    @precondition(lambda self: not any(request.deaths for request in self.places.requests.values()))
+    @rule()
+    def replace_workers(self) -> None:
+        """The worker dies with what is in flight. Not again while that may make suspects, for whom other rules hold."""
+        assert self.scheduler.restart() == []
+        self.worker = self.worker.successor()
+        self.planned.clear()
+        self.row_owner.clear()
+        assert self.scheduler.stats().free_blocks == self.num_blocks
 
     @invariant()
     def books_agree(self) -> None:
