@@ -54,7 +54,7 @@ def failure_text(failure: Failure) -> str:
 
 def deadly_text(reason: str) -> str:
     """What a request is told that the engine ends because processes die of it; `reason` is that of the last death."""
-    return f"{reason}; it computed this request alone, which was in hand at two earlier deaths too"
+    return f"{reason}; it computed this request alone, which was in hand at earlier deaths too"
 
 
 def copy_of(error: E) -> E:

@@ -38,7 +38,7 @@ _OPEN: dict[type, str] = {
     ActorReady: "actor num_blocks seconds",
     Failure: "actor pid kind message traceback request",
     # requests
-    AddRequest: "request external_id params arrival priority resumable cache_keys deaths",
+    AddRequest: "request external_id params arrival priority resumable cache_keys deaths deaths_alone",
     CacheKey: "position",
     AppendInput: "request chunk arrival params keep_last_token",
     CloseInput: "request",

@@ -6,8 +6,8 @@ _FIRST_DELAY, _LONGEST_DELAY = 1.0, 30.0  # seconds before the second restart in
 class RestartRule:
     """Counts the deaths of one actor that come in a row: with no finished step between.
 
-    A death that one request alone is to blame for does not count, since that request goes; but neither may too many of those
-    come in a row, or an actor that can do no work at all would be given one request after the other.
+    A death that one request alone is to blame for does not count, since that request goes, after one or two such deaths; but
+    neither may too many of those come in a row, or an actor that can do no work would be given one request after the other.
     """
 
     def __init__(self, max_restarts: int) -> None:
@@ -24,7 +24,7 @@ class RestartRule:
             self.deaths, self._blamed = 0, self._blamed + 1
         else:
             self.deaths += 1
-        in_a_row = max(self.deaths, self._blamed)
+        in_a_row = max(self.deaths, (self._blamed + 1) // 2)
         if in_a_row > self._max_restarts:
             return None
         return 0.0 if in_a_row == 1 else min(_FIRST_DELAY * 2 ** (in_a_row - 2), _LONGEST_DELAY)

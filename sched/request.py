@@ -28,6 +28,8 @@ class Request:
         "clear_at",
         "computing",
         "deaths",
+        "deaths_alone",
+        "deaths_known",
         "extra_keys",
         "last_step",
         "max_positions",
@@ -66,7 +68,9 @@ class Request:
     last_step: int  # number of the last planned step that it is in
     max_positions: int  # positions whose KV can ever be needed
     num_cached_tokens: int  # of the prompt, found in the prefix cache when it was first admitted; -1: never admitted yet
-    deaths: int  # at which it was in flight, without progress since
+    deaths: int  # at which it was or may have been in flight, without progress since
+    deaths_known: int  # those at which it certainly was
+    deaths_alone: int  # those at which it was in flight alone
     clear_at: int  # positions to compute until that counts as progress; 0 without deaths
     block_table: list[int]  # block ids in order of position
     num_slots: int  # positions that the block table covers
@@ -94,6 +98,7 @@ class Request:
         self.max_positions = len(request.prompt) + self.stop_rules.max_output - 1
         self.num_cached_tokens = -1
         self.deaths = request.deaths
+        self.deaths_known = self.deaths_alone = request.deaths_alone
         self.clear_at = self.num_known if request.deaths else 0
         self.root = (request.cache_salt,)
         self.extra_keys = {}

@@ -3,6 +3,9 @@
 A request that was in flight at two deaths, without progress between, is a suspect. It runs alone: a step that holds it holds
 nothing else, and no other step is in flight with it, so another death convicts it and nobody else. Progress is the result of a
 step that computes as far as the steps that were lost with it would have; that clears it.
+
+Of a core's death nobody knows who was in flight, so all that it had are suspected, also those that only waited. A request whose
+earlier deaths are such has to die alone twice.
 """
 
 from collections.abc import Iterable
@@ -42,13 +45,13 @@ class Suspects:
         self.alone = None
         for request, start, count in zip(batch.requests, batch.starts, batch.counts, strict=True):
             if request.deaths and start + count >= request.clear_at:
-                request.deaths = request.clear_at = 0
+                request.deaths = request.deaths_known = request.deaths_alone = request.clear_at = 0
         self._tidy()
 
     def blame(self, lost: Iterable[Batch]) -> list[Request]:
         """No result of these steps, the oldest first, will come: each unfinished request in them has one death more.
 
-        Returns the convicted: the one that was in flight alone.
+        Returns the convicted: the one that was in flight alone, if that is its third death for certain, or its second alone.
         """
         ends: dict[Request, int] = {}
         for batch in lost:
@@ -59,8 +62,11 @@ class Suspects:
             if not request.deaths:
                 self.marked.append(request)
             request.deaths += 1
+            request.deaths_known += 1
+            request.deaths_alone += request is self.alone
             request.clear_at = max(request.clear_at, end)
-        convicted = [request for request in ends if request is self.alone]
+        alone = [request for request in ends if request is self.alone]
+        convicted = [request for request in alone if request.deaths_known > SUSPECT or request.deaths_alone > 1]
         self.alone = None
         return convicted
 

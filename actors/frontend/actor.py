@@ -55,17 +55,13 @@ class Frontend(Actor, receives=(OutputMessage,)):
             with suppress(WouldBlock):
                 while True:
                     self._take(self._client.receive_nowait())
-            self._fail_deadly(recovery)
-            if recovery.core_served:
-                self._outputs.core_died()
+            if recovery.core_served and self._outputs.core_died(recovery.alone):
+                assert recovery.alone is not None
+                error = EngineGenerateError(deadly_text(failure_text(recovery.failure)))
+                self._outputs.fail(recovery.alone, error)
             self._client.core_died(recovery.epoch)
         live = self._outputs.num_sent() if recovery.worked else 0
         self._outputs.stats.died([(death.actor, death.reason) for death in recovery.deaths], live)
-
-    def _fail_deadly(self, recovery: Recovery) -> None:
-        """End the request that the core had in flight alone, which it has only after two deaths."""
-        if recovery.alone is not None:
-            self._outputs.fail(recovery.alone, EngineGenerateError(deadly_text(failure_text(recovery.failure))))
 
     def works_again(self, seconds: float) -> None:
         """See Observer."""

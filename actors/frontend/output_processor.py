@@ -31,6 +31,7 @@ class _RequestState:
     accepted: bool = False  # its end counts in the statistics
     sent: AddRequest | None = None  # as it first went to the core
     deaths: int = 0  # of cores that had it, without a token of it since
+    deaths_alone: int = 0  # those at which it was in flight alone
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     cached_tokens: int = 0
@@ -81,10 +82,15 @@ class OutputProcessor:
         """Live requests that the core has."""
         return sum(state.sent is not None for state in self._states.values())
 
-    def core_died(self) -> None:
-        """Count a death of the core for each request that it had."""
+    def core_died(self, alone: int | None) -> bool:
+        """Count a death of the core for each request that it had; `alone` was in flight alone. True: for the second time."""
         for state in self._states.values():
             state.deaths += state.sent is not None
+        state = None if alone is None else self._states.get(alone)
+        if state is None:
+            return False
+        state.deaths_alone += 1
+        return state.deaths_alone > 1
 
     def unfinished(self) -> Iterator[AddRequest]:
         """The requests that a restarted core has to be sent, as it needs them: with what has come so far. It may take long to
@@ -92,7 +98,9 @@ class OutputProcessor:
         """
         for request, state in list(self._states.items()):
             if state.sent is not None and request in self._states:
-                yield msgspec.structs.replace(state.sent, output=list(state.token_ids), deaths=state.deaths)
+                yield msgspec.structs.replace(
+                    state.sent, output=list(state.token_ids), deaths=state.deaths, deaths_alone=state.deaths_alone
+                )
 
     def discard(self, request: int, reason: FinishReason = "abort") -> bool:
         """Forget a request without a word to its collector; False when it is not live."""
@@ -140,7 +148,7 @@ class OutputProcessor:
         assert delta.position == len(state.token_ids), f"{state.external_id}: token {delta.position} is lost or repeated"
         state.cached_tokens = max(state.cached_tokens, delta.cached_tokens)
         state.token_ids += delta.tokens
-        state.deaths = 0
+        state.deaths = state.deaths_alone = 0
         self._measure(state, delta, now)
         # The token that stopped the request is counted but not shown.
         shown = delta.tokens[:-1] if delta.finish_reason == "stop" else delta.tokens

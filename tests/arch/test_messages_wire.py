@@ -36,7 +36,7 @@ FINGERPRINTS: dict[str, int] = {
     "LoadMessage": 0x5995790BAFDB3209,
     "OutputMessage": 0x2D7510854F3F2AF1,
     "PlanMessage": 0x44BD6EEA619E6255,
-    "RequestMessage": 0x509A35D94216C137,
+    "RequestMessage": 0xF1A3E53128C83AD1,
     "ResultMessage": 0x9E91BA2786EDF79C,
     "ActorStatus": 0x76528E50FBEF67C9,
 }

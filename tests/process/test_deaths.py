@@ -18,10 +18,17 @@ from programs import LIMIT
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineDeadError, EngineError, EngineStartError, RequestOutputCollector, SamplingParams
+from ringpost.actors import config
 from ringpost.actors.engine_look import look
 
 on_one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def postmortems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written about those that die goes with the test."""
+    monkeypatch.setattr(config, "cache_root", lambda: tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from deadly_scheduler import RaisesAtResult, path_of
@@ -13,6 +14,7 @@ from faults import importable_helpers
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineDeadError, RequestOutputCollector, SamplingParams
+from ringpost.actors import config
 from ringpost.actors.errors import NoAnswerError
 from ringpost.ipc.board import BoardReader
 from ringpost.ipc.messages.outputs import TokenDelta
@@ -21,6 +23,12 @@ from ringpost.ipc.messages.status import ActorStatus
 pytestmark = pytest.mark.asyncio
 
 ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def postmortems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written about those that die goes with the test."""
+    monkeypatch.setattr(config, "cache_root", lambda: tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from deadly_scheduler import DEADLY_TOKEN, EXIT_CODE, DiesOfPlanning, DiesOfResult, path_of
-from fault_driver import CORE, WORKER
+from fault_driver import CORE, WORKER, Blow, FaultDriver
 from fault_script import ALWAYS, TOLD, Fault
-from faulty_engines import Asked, FaultyEngines, answer_all, greedy, mixed, prompt_of
+from faulty_engines import Asked, FaultyEngines, answer_all, greedy, mixed, prompt_of, seeded
 from scripted_worker import tokens_of
 from tiny_checkpoint import write_tiny_llama
 
@@ -118,3 +118,15 @@ async def test_others_do_not_wait_for_ever_for_what_is_tried_alone(engines: Faul
         await answer_all(engine, [POISON, *mixed(4, 20)])
         assert engine.stats.finished["length"] == 5
         assert engine.stats.finished["error"] == 0
+
+
+async def test_who_only_waited_at_two_deaths_is_not_blamed_for_the_third(engines: FaultyEngines) -> None:
+    """Two cores die while it waits for its turn, then a worker while it runs for the first time."""
+    runs: Asked = (prompt_of(1), greedy(200))
+    waits: Asked = (prompt_of(2), seeded(77, 20))
+    kills = Fault(do="kill", seed=77)
+    async with engines.engine(kills, max_num_seqs=1) as engine:
+        with FaultDriver(engine, [Blow(5, (CORE,)), Blow(5, (CORE,))], patient=False) as driver:
+            await answer_all(engine, [runs, waits], driver)
+            assert not driver.left
+        assert len(engines.script.strikes()) == 1

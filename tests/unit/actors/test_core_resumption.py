@@ -227,14 +227,18 @@ async def test_a_question_that_waits_is_asked_again() -> None:
         assert isinstance(await made.core_in.receive(), AddRequest)  # it was not asked a third time
 
 
-async def test_the_request_that_a_core_had_alone_at_its_third_death_is_ended() -> None:
+async def test_the_request_that_two_cores_had_alone_when_they_died_is_ended() -> None:
     async with program() as made:
         for request in (1, 2):
             await made.add(request)
-        made.restart_core(2, alone=2)
         await made.received(2)
+        made.restart_core(2, alone=2)
         assert await made.core_in.receive() == Resume(2)
+        assert [message.deaths_alone for message in await made.received(2)] == [0, 1]
+        made.restart_core(3, alone=2)
+        assert await made.core_in.receive() == Resume(3)
         assert outputs_of(await made.core_in.receive())[0] == 1
+        assert receive_all(made.core_in) == []
         with pytest.raises(
             EngineGenerateError, match=r"core0 \(pid 7\): ProcessDied: killed by signal 9; it computed this request alone"
         ):

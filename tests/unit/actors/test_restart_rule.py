@@ -35,11 +35,11 @@ def test_the_delay_doubles_and_has_a_limit() -> None:
 def test_a_death_that_a_request_is_to_blame_for_does_not_count() -> None:
     rule = RestartRule(2)
     blamed = [False, False, True, False, False, True]
-    assert [rule.died(steps=0, blamed=one) for one in blamed] == [0.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+    assert [rule.died(steps=0, blamed=one) for one in blamed] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
 
 
 def test_one_blamed_request_after_the_other_is_the_actors_own_fault() -> None:
     rule = RestartRule(2)
-    assert [rule.died(steps=0, blamed=True) for _ in range(3)] == [0.0, 1.0, None]
+    assert [rule.died(steps=0, blamed=True) for _ in range(5)] == [0.0, 0.0, 1.0, 1.0, None]
     rule = RestartRule(2)
     assert [rule.died(steps=1, blamed=True) for _ in range(9)] == [0.0] * 9

@@ -106,7 +106,10 @@ class Life:
     request: AddRequest
     deaths: int = 0  # that the scheduler knows of
     clear_at: int = 0  # positions
+    certain: int = 0  # those at which it certainly was in flight
+    alone: int = 0  # those at which it was in flight alone
     core_deaths: int = 0  # that the frontend counts
+    core_alone: int = 0
     received: list[int] = field(default_factory=list)
     parked: bool = False
 
@@ -151,6 +154,7 @@ class Group:
         life.received = list(request.output)
         life.parked = False
         life.deaths = life.core_deaths = request.deaths
+        life.certain = life.alone = life.core_alone = request.deaths_alone
         life.clear_at = life.known if request.deaths else 0
         self.requests[request.request] = request
 
@@ -177,7 +181,7 @@ class Group:
         for number, end in step.ends():
             life = self.lives.get(number)
             if life is not None and end >= life.clear_at:
-                life.deaths = life.clear_at = 0
+                life.deaths = life.certain = life.alone = life.clear_at = 0
 
     def apply(self, result: StepResult) -> list[TokenDelta]:
         update = self.scheduler.update(result)
@@ -188,7 +192,7 @@ class Group:
         life = self.lives[delta.request]
         assert delta.position == len(life.received)
         life.received += delta.tokens
-        life.core_deaths = 0
+        life.core_deaths = life.core_alone = 0
         tokens, finish_reason, stop_reason = answer(life.request, MAX_MODEL_LEN)
         assert life.received == tokens[: len(life.received)]
         if delta.finish_reason is None:
@@ -205,6 +209,8 @@ class Group:
         for number in ends.keys() & self.lives.keys():
             life = self.lives[number]
             life.deaths, life.clear_at = life.deaths + 1, max(life.clear_at, ends[number])
+            life.certain += 1
+            life.alone += number == in_flight_alone(self.scheduler)
         self.steps.clear()
         self.row_owner.clear()
         self.worker = self.worker.successor()
@@ -225,7 +231,10 @@ class Group:
 
         The frontend does not know who was in flight, so all have a death more.
         """
-        convicted = [number for number in self.lives if number == in_flight_alone(self.scheduler)]
+        alone = self.lives.get(in_flight_alone(self.scheduler) or 0)
+        if alone is not None:
+            alone.core_alone += 1
+        convicted = [number for number, life in self.lives.items() if life.core_alone > 1]
         self.lose_steps()
         self.scheduler = self.limits.scheduler()
         for number in convicted:
@@ -233,7 +242,8 @@ class Group:
         for _, life in sorted(self.lives.items()):
             old = life.request
             parts = (old.request, old.external_id, old.prompt, old.params, old.arrival, old.eos_token_ids, old.priority)
-            self.add(AddRequest(*parts, output=life.received, deaths=life.core_deaths + 1))
+            deaths = {"deaths": life.core_deaths + 1, "deaths_alone": life.core_alone}
+            self.add(AddRequest(*parts, output=life.received, **deaths))
         return convicted
 
 
@@ -274,12 +284,12 @@ CROWDS = st.builds(
 def check_poison(limits: Limits, crowd: Crowd, cores: list[bool]) -> None:
     """Whether the core dies or its workers: exactly the poison is convicted, and all others get their tokens.
 
-    A new core does not know of deaths of workers, so it may take one death more to convict.
+    Nobody knows who was in flight when a core died, and a new core does not know of deaths of workers, so it may take more.
     """
     group, positions = Group(limits), crowd.positions()
     arrivals = dict(enumerate(crowd.arrivals))
     coming = sorted(((arrivals.get(index, 0), request) for index, request in enumerate(crowd.requests())), key=itemgetter(0))
-    enough = 3 if len(set(cores)) == 1 else 4
+    enough = {(False,): 3, (True,): 4}.get(tuple(set(cores)), 6)
     deaths, steps, convicted = 0, 0, list[int]()
     while coming or group.scheduler.has_work:
         while coming and (coming[0][0] <= steps or not group.scheduler.has_work):
@@ -409,11 +419,16 @@ class Deaths(RuleBasedStateMachine):
     def die(self, core: bool, again: bool) -> None:
         """Maybe once more with the very next step."""
         for _ in range(1 + again):
-            expected = [number for number in self.group.lives if number == self.alone]
+            expected = [number for number in self.group.lives if number == self.alone and self.is_enough(number, core)]
             assert (self.group.replace_core() if core else self.group.replace_workers()) == expected
             self.alone = self.begun = None
             if again:
                 self.plan()
+
+    def is_enough(self, number: int, core: bool) -> bool:
+        """Whether one more death convicts the request that is in flight alone."""
+        life = self.group.lives[number]
+        return life.core_alone >= 1 if core else life.certain >= 2 or life.alone >= 1
 
     @invariant()
     def books_agree(self) -> None:

@@ -346,3 +346,12 @@ def test_it_does_not_wait_for_what_others_are_computing() -> None:
     run_step(scheduler)
     scheduler.add(add_request(2, range(18), deaths=2))
     assert entered(run_step(scheduler)) == [(2, 8)]
+
+
+def test_one_that_may_only_have_waited_when_cores_died_has_to_die_alone_twice() -> None:
+    scheduler = build_scheduler()
+    scheduler.add(add_request(1, deaths=2))
+    plan_of(scheduler)
+    restart(scheduler)
+    plan_of(scheduler)
+    restart(scheduler, 1)
