@@ -86,11 +86,10 @@ class OutputProcessor:
         """Count a death of the core for each request that it had; `alone` was in flight alone. True: for the second time."""
         for state in self._states.values():
             state.deaths += state.sent is not None
-        state = None if alone is None else self._states.get(alone)
-        if state is None:
+        if alone not in self._states:
             return False
-        state.deaths_alone += 1
-        return state.deaths_alone > 1
+        self._states[alone].deaths_alone += 1
+        return self._states[alone].deaths_alone > 1
 
     def unfinished(self) -> Iterator[AddRequest]:
         """The requests that a restarted core has to be sent, as it needs them: with what has come so far. It may take long to

@@ -93,5 +93,6 @@ async def test_requests_of_a_frontend_that_has_gone_end(died: bool) -> None:
             core.lanes.close()
         await core.task
         assert core.executor.stopped  # it was the last one
-        assert not core.actor._scheduler.places.requests
+        stats = core.actor._scheduler.stats()
+        assert (stats.running, stats.waiting) == (0, 0)
         assert receive_all(core.outputs) == []

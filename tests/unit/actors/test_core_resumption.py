@@ -10,6 +10,7 @@ import pytest
 from mailboxes import make_lanes, make_ring, parked, receive_all
 from tiny_checkpoint import FIRST_BYTE_ID, tiny_tokenizer
 
+from ringpost import RequestOutputKind
 from ringpost.actors.errors import EngineGenerateError
 from ringpost.actors.frontend.actor import Frontend
 from ringpost.actors.frontend.collector import RequestOutputCollector
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
 A, B = FIRST_BYTE_ID + 97, FIRST_BYTE_ID + 98
 VOCABULARY = Vocabulary(tiny_tokenizer(), byte_level=True)
-PARAMS = SamplingParams(seed=0, output_kind="delta")
+PARAMS = SamplingParams(seed=0, output_kind=RequestOutputKind.DELTA)
 
 
 class Program:

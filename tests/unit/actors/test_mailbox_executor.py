@@ -91,18 +91,18 @@ async def test_what_belongs_to_an_earlier_epoch_is_passed_over() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(begin(workers, blocks=9))
             await executor.start()
-        executor.begin(3)
+        executor.begin(epoch=3)
         (_, first), (_, second) = workers
         for message in (StepResult(7, [1]), WorkerReady(0, 9, epoch=2), CallResult(0, 0)):
             first.send_nowait(message)
         second.send_nowait(CallResult(0, 1))
         assert list(executor.results()) == []
-        assert not executor.ready
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(begin(workers, epoch=3, blocks=4))
-            while not executor.ready:
+            beginning = tasks.create_task(begin(workers, epoch=3, blocks=4))
+            while not beginning.done():
                 assert list(executor.results()) == []
                 await asyncio.sleep(0)
+        assert list(executor.results()) == []
         first.send_nowait(StepResult(8, [2]))
         assert list(executor.results()) == [StepResult(8, [2])]
 

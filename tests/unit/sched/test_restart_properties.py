@@ -231,9 +231,9 @@ class Group:
 
         The frontend does not know who was in flight, so all have a death more.
         """
-        alone = self.lives.get(in_flight_alone(self.scheduler) or 0)
-        if alone is not None:
-            alone.core_alone += 1
+        tried = self.lives.get(in_flight_alone(self.scheduler) or 0)
+        if tried is not None:
+            tried.core_alone += 1
         convicted = [number for number, life in self.lives.items() if life.core_alone > 1]
         self.lose_steps()
         self.scheduler = self.limits.scheduler()
@@ -242,8 +242,8 @@ class Group:
         for _, life in sorted(self.lives.items()):
             old = life.request
             parts = (old.request, old.external_id, old.prompt, old.params, old.arrival, old.eos_token_ids, old.priority)
-            deaths = {"deaths": life.core_deaths + 1, "deaths_alone": life.core_alone}
-            self.add(AddRequest(*parts, output=life.received, **deaths))
+            deaths, alone = life.core_deaths + 1, life.core_alone
+            self.add(AddRequest(*parts, output=life.received, deaths=deaths, deaths_alone=alone))
         return convicted
 
 
@@ -289,7 +289,7 @@ def check_poison(limits: Limits, crowd: Crowd, cores: list[bool]) -> None:
     group, positions = Group(limits), crowd.positions()
     arrivals = dict(enumerate(crowd.arrivals))
     coming = sorted(((arrivals.get(index, 0), request) for index, request in enumerate(crowd.requests())), key=itemgetter(0))
-    enough = {(False,): 3, (True,): 4}.get(tuple(set(cores)), 6)
+    enough = 6 if len(set(cores)) > 1 else 4 if cores[0] else 3
     deaths, steps, convicted = 0, 0, list[int]()
     while coming or group.scheduler.has_work:
         while coming and (coming[0][0] <= steps or not group.scheduler.has_work):
