@@ -129,6 +129,11 @@ class TaskHost:
             self._cancelled = True
             self._task.cancel()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the task has ended."""
+        return self._task.done()
+
     async def wait(self) -> None:
         """Wait for the task's end, however it ends. Cancelling the caller does not cancel the task."""
         await asyncio.wait([self._task])

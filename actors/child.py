@@ -11,7 +11,7 @@ from ..ipc.mailbox import Receiver
 from ..ipc.messages.control import ActorReady, FromActor, Hello, ToActor
 from ..ipc.messages.failure import Failure
 from .body import Body
-from .boot import Boot
+from .boot import MESSAGE_LIMIT, Boot
 from .errors import EngineStartError, failure_text
 from .logs import logger
 from .process import ActorProcess
@@ -106,9 +106,10 @@ class Child:
             while True:
                 message = self.receiver.receive_nowait()
                 if isinstance(message, ActorReady):
+                    if self.ready is None:
+                        self.ready_seconds = time.monotonic() - self.began
+                        logger.debug("%s is ready after %.2f s", self.actor, self.ready_seconds)
                     self.ready = message
-                    self.ready_seconds = time.monotonic() - self.began
-                    logger.debug("%s is ready after %.2f s", self.actor, self.ready_seconds)
                 elif isinstance(message, Failure):
                     self.failure = message
                     logger.debug("%s\n%s", failure_text(message), message.traceback)
@@ -135,7 +136,7 @@ class Child:
     def describe(self, kind: str, what: str) -> Failure:
         """A Failure of the actor, with the last line that it printed."""
         last = [line for line in tuple(self.body.tail) if line.strip()]
-        message = f"{what}; its last line: {last[-1]}" if last else what
+        message = f"{what}; its last line: {last[-1]}"[:MESSAGE_LIMIT] if last else what
         return Failure(self.actor, self.pid, kind, message, "\n".join(last))
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from ..ipc.ring_view import SideReading
 
 FORMAT = 1  # to be raised when a reader of older files, or of newer ones, would misunderstand
 KEPT = 20  # files in a directory
-_NAME = re.compile(r"\d{8}-\d{6}-[\w.]+-\d+\.json")
+_NAME = re.compile(r"\d{8}-\d{6}-[\w.]+-\d+-\d+\.json")
 
 
 class MessagePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ def write_postmortem(postmortem: Postmortem, directory: Path) -> Path:
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     moment = datetime.fromisoformat(postmortem.time)
-    path = directory / f"{moment:%Y%m%d-%H%M%S}-{postmortem.actor}-{postmortem.pid}.json"
+    path = directory / f"{moment:%Y%m%d-%H%M%S}-{postmortem.actor}-{postmortem.pid}-{postmortem.epoch}.json"
     descriptor, temporary = tempfile.mkstemp(prefix=".postmortem-", dir=directory)  # of mode 0600
     try:
         with open(descriptor, "wb") as file:

@@ -21,7 +21,7 @@ import msgspec
 from ..ipc.segment import STANDARD_ERROR, create_segment
 from .boot import Boot, encode_boot
 
-TAIL_LINES = 20
+TAIL_LINES, TAIL_CHARACTERS = 20, 2000  # kept of what it prints last, and of a line
 
 
 class _Popen:
@@ -132,7 +132,7 @@ class ActorProcess(BaseProcess):
         with output:
             for line in output:
                 text = line.decode(errors="replace")
-                self.tail.append(text.rstrip("\n"))
+                self.tail.append(text.rstrip("\n")[:TAIL_CHARACTERS])
                 with suppress(Exception):  # whatever became of standard error, the child must not block on a full pipe
                     sys.stderr.write(text)
                     sys.stderr.flush()

@@ -13,7 +13,8 @@ from ..ipc.messages.failure import Failure
 from ..ipc.messages.status import ActorStatus
 from .boot import Boot
 from .child import Child
-from .errors import failure_text
+from .errors import EngineStartError, failure_text
+from .logs import logger
 from .postmortem_capture import Snapshot, capture
 from .restart_rule import RestartRule
 from .topology import Topology
@@ -42,6 +43,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     worked: bool  # the group did, until then
     alone: int | None  # the request that was in flight alone
     delay: float | None  # seconds until the successors start; None: there are none, the engine ends
+    replaced: list[str]  # the actors, also those that were only killed with the others
 
     @property
     def failure(self) -> Failure:
@@ -110,8 +112,22 @@ class Group:
     def _condemn_late(self, now: float) -> None:
         late = [child for child in self._starting() if now >= self._deadline_of(child)]
         for child in late[-1:]:  # who waits for others comes before them, so the last one is to blame
-            limit = f"startup_timeout={self._startup_timeout:g} s" if child.greeted else f"{HELLO_TIMEOUT:g} s"
+            in_all = child.greeted or self._startup_timeout < HELLO_TIMEOUT
+            limit = f"startup_timeout={self._startup_timeout:g} s" if in_all else f"{HELLO_TIMEOUT:g} s"
             child.condemn("late", child.describe_lateness(limit))
+            if child is self._core:  # its workers were ready long ago, and do not answer it
+                for worker in self._workers:
+                    worker.condemn("late", worker.describe("TimeoutError", f"does not answer its core for {limit}"))
+
+    def replace_hung(self, actor: str, what: str) -> None:
+        """Kill a member that hangs in something, so that it gets a successor.
+
+        One that starts has limits of its own. Nor is a core killed that may wait for room in the mailbox of workers that start.
+        """
+        for child in self.members:
+            waits = child is self._core and not all(worker.ready for worker in self._workers)
+            if child.actor == actor and child.running and child.ready is not None and not waits:
+                child.condemn("hung", child.describe("Hung", what))
 
     def recover(self, lost: Sequence[Child], now: float) -> Recovery:
         """Settle what becomes of the group when these have ended, and make ready for their successors.
@@ -135,16 +151,17 @@ class Group:
             worked=self.down is None,
             alone=alone,
             delay=delay,
+            replaced=[child.actor for child in lost],
         )
         if delay is not None:
             self.down = self.down or (recovery.failure, now)
-            self.start_at = now + delay
+            self.start_at = max(self.start_at or 0.0, now + delay)
         return recovery
 
     def _alone(self) -> int | None:
-        """The request that the core had in flight alone."""
+        """The request that the core has, or had when it died, in flight alone."""
         status = self._boards[self._core.actor].read()
-        return None if status is None else status.alone
+        return status.alone if status is not None and status.epoch == self._core.boot.epoch else None
 
     def _judge(self, kind: str, died: Sequence[Child], alone: int | None) -> float | None:
         """Seconds until a successor of these, of one kind, may start: 0 where none has died, None for never."""
@@ -182,16 +199,25 @@ class Group:
         return replace(boot, epoch=self.epoch, config=replace(boot.config, cache=cache))
 
     def start(self, now: float) -> None:
-        """Start the successors. Raises EngineStartError when the system refuses."""
+        """Start the successors; later if the system refuses. Raises EngineStartError when it has done so too often."""
         self.start_at = None
         for child in self.members:
-            if not child.started:
-                child.began = now
+            if child.started:
+                continue
+            child.began = now
+            try:
                 child.start()
+            except EngineStartError as error:
+                delay = self._rules[child.boot.kind].died(steps=0, blamed=False)
+                if delay is None:
+                    raise
+                logger.warning("%s; it is tried again in %g s", error, delay)
+                self.start_at = now + delay
+                return
 
     def settle(self, now: float) -> float:
-        """Seconds that the group was down, once all members can work again; 0 before, and ever after."""
-        if self.down is None or not all(child.ready for child in self.members):
+        """Seconds that the group was down, once the core has begun the epoch with its workers; 0 before, and ever after."""
+        if self.down is None or self._core.ready is None or self._core.ready.epoch < self.epoch:
             return 0.0
         _, since = self.down
         self.down = None

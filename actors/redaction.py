@@ -35,7 +35,7 @@ _OPEN: dict[type, str] = {
     Drain: "seconds",
     Stop: "",
     Hello: "actor pid epoch",
-    ActorReady: "actor num_blocks seconds",
+    ActorReady: "actor num_blocks seconds epoch",
     Failure: "actor pid kind message traceback request",
     # requests
     AddRequest: "request external_id params arrival priority resumable cache_keys deaths deaths_alone",

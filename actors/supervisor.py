@@ -5,8 +5,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -16,10 +14,11 @@ from msgspec.structs import replace
 from ..ipc.messages.config import EngineConfig
 from ..ipc.messages.control import ActorReady, Stop
 from ..ipc.messages.failure import Failure
-from ..ipc.parking import wait_any
+from ..ipc.parking import Signal, wait_any
 from .child import Child, Ends
 from .errors import EngineStartError, failure_text
 from .logs import logger
+from .postmortem_writer import PostmortemWriter
 from .recovery import HELLO_TIMEOUT, Group, Recovery
 from .topology import Topology
 
@@ -66,6 +65,8 @@ class Supervisor:
         self._started = time.monotonic()
         self._failed = False
         self._killed = False
+        self._told = Signal()  # that all is to end
+        self._postmortems = PostmortemWriter(config.runtime)
         self.topology = Topology(config, num_frontends)
         self._children: list[Child] = []
         self._groups: list[Group] = []
@@ -122,40 +123,37 @@ class Supervisor:
 
         Only after `wait_ready`. What is known about each that dies goes into a file, which the log names.
         """
-        last: Recovery | None = None
-        async with asyncio.TaskGroup() as tasks:
-            while last is None:
-                for group in self._groups:
-                    recovery = self._look(group, observer)
-                    if recovery is not None:
-                        self._log(recovery)
-                        tasks.create_task(self._write_postmortems(recovery))
-                        last = recovery if recovery.delay is None else last
-                if last is None:
-                    await self._wait_until(min(filter(None, (group.deadline() for group in self._groups)), default=None))
+        failure = None
+        while failure is None:
+            for group in self._groups:
+                failure = failure or self._look(group, observer)
+            if failure is None:
+                await self._wait_until(min(filter(None, (group.deadline() for group in self._groups)), default=None))
         self._failed = True
         for child in self._children:  # last, since it is the end of whoever waits for them
             if not child.running:
                 self.topology.mark_gone(child.boot)
-        return last.failure
+        return failure
 
-    def _look(self, group: Group, observer: Observer) -> Recovery | None:
-        """Do in a group what is to be done now; returns what has happened if processes have ended."""
+    def _look(self, group: Group, observer: Observer) -> Failure | None:
+        """Do in a group what is to be done now; returns the Failure by which the engine ends."""
         now = time.monotonic()
-        recovery = None
         if lost := group.look(now):
             recovery = group.recover(lost, now)
             if self._killed:
                 recovery = replace(recovery, delay=None)
-            if recovery.delay is None:
-                return recovery
+            self._report(recovery)
             observer.died(recovery)
+            if recovery.delay is None:
+                return recovery.failure
             group.renew(lost, recovery.failure)
+        if self._killed and group.down is not None:
+            return group.down[0]
         if group.start_at is not None and now >= group.start_at:
             group.start(now)
         if seconds := group.settle(now):
             observer.works_again(seconds)
-        return recovery
+        return None
 
     async def _wait_until(self, deadline: float | None) -> None:
         """Wait for news, at most until this moment of CLOCK_MONOTONIC."""
@@ -163,34 +161,18 @@ class Supervisor:
             async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 await self._wait_for_news()
 
-    def _log(self, recovery: Recovery) -> None:
-        """Say who died and why."""
+    def _report(self, recovery: Recovery) -> None:
+        """Say who died and why, and have what is known of them written down."""
         goes_on = "it is not restarted" if recovery.delay is None else f"its successor begins epoch {recovery.epoch}"
         for death in recovery.deaths:
             traceback = f"\n{death.failure.traceback}" if death.failure.traceback else ""
             logger.error("%s; %s%s", failure_text(death.failure), goes_on, traceback)
-
-    async def _write_postmortems(self, recovery: Recovery) -> None:
-        """Write down what is known of those that died, and say where. A disk that is full stops nothing."""
-        runtime = self._config.runtime
-        for death in recovery.deaths if runtime.postmortem_dir is not None else []:
-            assert runtime.postmortem_dir is not None
-            write = partial(death.snapshot.write, Path(runtime.postmortem_dir), prompts=runtime.postmortem_prompts)
-            try:
-                path = await asyncio.to_thread(write)
-            except OSError as error:
-                logger.error("no post-mortem of %s can be written: %s", death.actor, error)
-            else:
-                logger.error("the post-mortem of %s is in %s", death.actor, path)
+            self._postmortems.write(death.actor, death.snapshot)
 
     def replace_hung(self, actor: str, what: str) -> None:
-        """Kill an actor that hangs in something, so that it gets a successor.
-
-        One that starts has limits of its own; until it posts something itself, its board shows what its predecessor hung in.
-        """
-        for child in self._children:
-            if child.actor == actor and child.running and child.ready is not None:
-                child.condemn("hung", child.describe("Hung", what))
+        """Kill an actor that hangs in something, so that it gets a successor."""
+        for group in self._groups:
+            group.replace_hung(actor, what)
 
     @property
     def down(self) -> Failure | None:
@@ -217,7 +199,8 @@ class Supervisor:
     async def _wait_for_news(self) -> None:
         """Wait for a message of a child or the end of one."""
         with Ends([child for child in self._children if child.running]) as ends:
-            await wait_any([*(child.receiver for child in self._children), ends])
+            await wait_any([*(child.receiver for child in self._children), ends, self._told])
+        self._told.clear()
 
     async def _stop(self, grace: float) -> None:
         """Stop every child within `grace` seconds in all, kill the rest, release everything; also when cancelled."""
@@ -230,6 +213,7 @@ class Supervisor:
             try:
                 for child in started:
                     await child.body.wait()
+                await self._postmortems.finish()
             finally:
                 self._release()
 
@@ -271,6 +255,7 @@ class Supervisor:
     def kill(self) -> None:
         """End every process at once and for good; leaving the block still reaps them."""
         self._killed = True
+        self._told.set()
         for child in self._children:
             if child.running:
                 child.body.kill()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -62,6 +62,13 @@ class EngineWatch:
             for name, what in found.items():
                 self._on_hung(name, what)
 
+    def replaced(self, actors: Collection[str]) -> None:
+        """These are dead: what is on their boards says nothing any more, until their successors post."""
+        for actor in self._actors:
+            if actor.name in actors:
+                actor.forget()
+        self.hung = None  # the next look tells whether others hang too
+
     def load(self) -> LoadStats | None:
         """How busy the first core is, as it posted last, with the counts of CoreTotals; None when it has not yet."""
         status = next(actor.status() for actor in self._actors if actor.kind == "engine_core")
@@ -99,6 +106,7 @@ class _Watched:
     def __init__(self, boot: Boot, opened: ExitStack) -> None:
         self.name = boot.actor
         self.kind = boot.kind
+        self._dead_epoch = 0  # of a process that has died
         self._board = BoardReader(boot.status, ActorStatus)
         opened.callback(self._board.close)
         self._inbound: list[tuple[str, RingView, int]] = []
@@ -112,6 +120,11 @@ class _Watched:
         """What it posted last."""
         return self._board.read()
 
+    def forget(self) -> None:
+        """Its process is dead."""
+        status = self.status()
+        self._dead_epoch = 0 if status is None else status.epoch
+
     @property
     def named(self) -> str:
         """Its name and the pid of its process."""
@@ -121,7 +134,7 @@ class _Watched:
     def observe(self) -> Observation | None:
         """The actor now; None unless it serves, as its start and its end have limits of their own."""
         status = self.status()
-        if status is None or status.state not in ("ready", "draining"):
+        if status is None or status.state not in ("ready", "draining") or status.epoch == self._dead_epoch:
             return None
         taken, waiting = [], []
         for name, view, slot in self._inbound:

@@ -94,7 +94,7 @@ class LocalHandle(msgspec.Struct, frozen=True, tag="local"):
     def mark_gone(self, *, writer: bool, slot: int = 0) -> None:
         """Record that a side was ended without closing, and wake the other side."""
         which = None if writer else slot
-        if self.channel.side(which).state == ATTACHED:
+        if self.channel.side(which).state in (ATTACHED, FREE):
             self.channel.leave(which, GONE)
 
     def vacate(self, *, writer: bool, slot: int = 0) -> None:

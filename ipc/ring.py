@@ -59,7 +59,7 @@ class RingHandle(msgspec.Struct, frozen=True, tag="ring"):
         memory = map_segment(self.memory)
         words = words_of(memory, data_offset(len(self.data_bells)))
         state = W_WRITER if writer else w_reader(slot)
-        if words[state] == ATTACHED:
+        if words[state] in (ATTACHED, FREE):
             publish(words, state, GONE)
             fence()  # the state before the parked words, which `ring_doorbell` need not look at: it rings anyway
             for bell in self.data_bells if writer else [self.space_bell]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -52,8 +52,11 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         control: LaneReceiver[ToActor],
         status: StatusBlock,
         number: int = 0,
+        on_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`number` is its own among the cores. Posts how busy it is, now and after each step."""
+        """`number` is its own among the cores; `on_epoch` learns of each that begins after this. Posts how busy it is, now and
+        after each step.
+        """
         self._actor = actor
         self._scheduler = scheduler
         self._executor = executor
@@ -63,6 +66,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._control = control
         self._status = status
         self._number = number
+        self._epoch = executor.epoch  # the last one that has begun
+        self._on_epoch = on_epoch
         self._finished = 0  # steps since the status was posted
         self._scheduled: dict[int, float] = {}  # when a request first entered a plan, until its first token goes out
         self._steps = 0
@@ -149,6 +154,9 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         """Plan and send a step; False when there is nothing to compute or enough is in flight."""
         if not self._executor.ready:
             return False
+        if self._epoch != self._executor.epoch:
+            self._epoch = self._executor.epoch
+            self._on_epoch(self._epoch)
         self._status.alone(self._scheduler.alone)  # before it is touched: planning it may be what the core dies of
         plan = self._scheduler.schedule()
         if plan is None:

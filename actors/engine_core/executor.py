@@ -95,7 +95,7 @@ class MailboxExecutor:
                 self._num_blocks = self._num_blocks or min(self._blocks.values())
                 self._unsent.append(InitCache(self._num_blocks))
                 self._send_more()
-        elif isinstance(message, CallResult) and rank in self._blocks:
+        elif isinstance(message, CallResult) and message.call == 0 and rank in self._blocks:
             self._allocated.add(rank)
             self.ready = len(self._allocated) == len(self._results)
 

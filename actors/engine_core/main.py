@@ -34,11 +34,17 @@ async def main(boot: Boot, control: Control) -> None:
         max_model_len=config.checkpoint.max_model_len,
         steps_in_flight=2 if config.scheduler.async_scheduling else 1,
     )
-    core = EngineCore(boot.actor, scheduler, executor, requests, outputs, control.receiver, control.status, boot.core)
+
+    def tell_begun(epoch: int) -> None:
+        control.sender.send_nowait(ActorReady(boot.actor, num_blocks, epoch=epoch))
+
+    core = EngineCore(
+        boot.actor, scheduler, executor, requests, outputs, control.receiver, control.status, boot.core, tell_begun
+    )
     if debug:
         watch_handlers(core, boot.actor)
     freeze_memory(config.runtime)
     waited = time.monotonic() - started
     control.status.state("ready")
-    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, {"wait for workers": waited}))
+    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, {"wait for workers": waited}, boot.epoch))
     await core.run()

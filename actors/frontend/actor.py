@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 from ...ipc.errors import WouldBlock
+from ...ipc.messages.config import SchedulerConfig
 from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.outputs import OutputMessage, StepOutputs, UtilityReply
@@ -10,6 +11,7 @@ from ..base import Actor, handles
 from ..errors import EngineGenerateError, deadly_text, failure_text
 from ..recovery import Recovery
 from ..status import StatusBlock, message_name
+from ..watch import EngineWatch
 from .core_client import CoreClient
 from .output_processor import OutputProcessor
 
@@ -17,10 +19,19 @@ from .output_processor import OutputProcessor
 class Frontend(Actor, receives=(OutputMessage,)):
     """The receiving side of a program's requests. An Observer of the supervisor."""
 
-    def __init__(self, client: CoreClient, outputs: OutputProcessor, status: StatusBlock) -> None:
+    def __init__(
+        self,
+        client: CoreClient,
+        outputs: OutputProcessor,
+        status: StatusBlock,
+        watch: EngineWatch,
+        scheduler: SchedulerConfig,
+    ) -> None:
         self._client = client
         self._outputs = outputs
         self._status = status
+        self._watch = watch
+        self._scheduler = scheduler
 
     async def receive(self) -> None:
         """Take what the core sends, for ever."""
@@ -51,14 +62,16 @@ class Frontend(Actor, receives=(OutputMessage,)):
 
     def died(self, recovery: Recovery) -> None:
         """See Observer. What a dead core had sent still counts; then its successor is sent the requests that go on."""
+        with suppress(WouldBlock):
+            while True:
+                self._take(self._client.receive_nowait())
+        if recovery.delay is None:
+            return
+        self._watch.replaced(recovery.replaced)
         if recovery.core_died:
-            with suppress(WouldBlock):
-                while True:
-                    self._take(self._client.receive_nowait())
-            if recovery.core_served and self._outputs.core_died(recovery.alone):
+            if recovery.core_served and self._outputs.core_died(self._scheduler, recovery.alone):
                 assert recovery.alone is not None
-                error = EngineGenerateError(deadly_text(failure_text(recovery.failure)))
-                self._outputs.fail(recovery.alone, error)
+                self._outputs.fail(recovery.alone, EngineGenerateError(deadly_text(failure_text(recovery.failure))))
             self._client.core_died(recovery.epoch)
         live = self._outputs.num_sent() if recovery.worked else 0
         self._outputs.stats.died([(death.actor, death.reason) for death in recovery.deaths], live)

@@ -125,7 +125,7 @@ class AsyncLLM:
         watch = AskWatch("frontend0", self._status.asking, self._watch.asks_of) if debug else unwatched
         requests, outputs = topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate()
         self._client = CoreClient(requests, outputs, self._outputs.unfinished, watch=watch, debug=debug)
-        frontend = Frontend(self._client, self._outputs, self._status)
+        frontend = Frontend(self._client, self._outputs, self._status, self._watch, config.scheduler)
         if debug:
             watch_handlers(frontend, "frontend0")
         self._inputs = InputProcessor(config, self._renderer, supervisor.ready_of("engine_core").num_blocks)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from ...ipc.messages.config import SchedulerConfig
 from ...ipc.messages.outputs import FinishReason, TokenDelta
 from ...ipc.messages.requests import AddRequest
 from ...ipc.messages.sampling import SamplingParams
@@ -82,10 +83,15 @@ class OutputProcessor:
         """Live requests that the core has."""
         return sum(state.sent is not None for state in self._states.values())
 
-    def core_died(self, alone: int | None) -> bool:
-        """Count a death of the core for each request that it had; `alone` was in flight alone. True: for the second time."""
-        for state in self._states.values():
-            state.deaths += state.sent is not None
+    def core_died(self, scheduler: SchedulerConfig, alone: int | None) -> bool:
+        """Count a death of the core for the requests that may have been in flight there: as many as run at once, in order of
+        rank. `alone` is the one that was in flight alone. True: for the second time.
+        """
+        had = [state for state in self._states.values() if state.sent is not None]
+        if scheduler.scheduling_policy == "priority":
+            had.sort(key=_priority)
+        for state in had[: scheduler.max_num_seqs]:
+            state.deaths += 1
         if alone not in self._states:
             return False
         self._states[alone].deaths_alone += 1
@@ -189,6 +195,11 @@ class OutputProcessor:
         """End every live request by an error."""
         for request in self.live():
             self.fail(request, copy_of(error))
+
+
+def _priority(state: _RequestState) -> int:
+    assert state.sent is not None
+    return state.sent.priority
 
 
 def _output(state: _RequestState, delta: TokenDelta, text: str) -> RequestOutput:

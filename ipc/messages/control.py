@@ -36,6 +36,7 @@ class ActorReady(Message, frozen=True):
     actor: str
     num_blocks: int = 0
     seconds: dict[str, float] = {}  # where the time went, by phase
+    epoch: int = 1  # that a core has begun with its workers; it says so once more when that is a later one
 
 
 ToActor = Reattach | Drain | Stop

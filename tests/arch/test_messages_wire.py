@@ -32,7 +32,7 @@ UNIONS: dict[str, Any] = {
 }
 FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x5848DAC0D18A9BA3,
-    "FromActor": 0x894D4A94B2864C4A,
+    "FromActor": 0xA7EF402BD4BFDBAD,
     "LoadMessage": 0x5995790BAFDB3209,
     "OutputMessage": 0x2D7510854F3F2AF1,
     "PlanMessage": 0x44BD6EEA619E6255,

@@ -227,3 +227,17 @@ async def test_a_writer_waits_for_the_successor_of_a_reader_that_died(kind: str)
     assert (rest + receive_all(successor))[-1] == note(3, 500)
     for end in (sender, successor, dead, handle):
         end.close()
+
+
+async def test_who_waits_for_a_successor_that_will_not_come_is_told(kind: str) -> None:
+    handle = make_mailbox(kind)
+    receiver: Receiver[OutputMessage] = attach_receiver(handle.duplicate(), OutputMessage)
+    dead: Sender[OutputMessage] = attach_sender(handle.duplicate(), OutputMessage)
+    handle.vacate(writer=True)
+    task = asyncio.create_task(receiver.receive())
+    await parked(task)
+    handle.mark_gone(writer=True)
+    with pytest.raises(Broken):
+        await task
+    for end in (receiver, dead, handle):
+        end.close()

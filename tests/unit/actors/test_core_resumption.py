@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from mailboxes import make_lanes, make_ring, parked, receive_all
 from tiny_checkpoint import FIRST_BYTE_ID, tiny_tokenizer
@@ -19,8 +20,10 @@ from ringpost.actors.frontend.detokenizer import Vocabulary
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.recovery import Recovery
 from ringpost.actors.status import StatusBlock
+from ringpost.actors.watch import EngineWatch
 from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.mailbox import Receiver, Sender
+from ringpost.ipc.messages.config import SchedulerConfig
 from ringpost.ipc.messages.failure import Failure
 from ringpost.ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta, UtilityReply
 from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage, Resume
@@ -42,7 +45,7 @@ class Program:
         self.outputs = OutputProcessor()
         self.client = CoreClient(self.requests.duplicate(), self.outputs_ring.duplicate(), self.outputs.unfinished)
         status = StatusBlock(lambda _: None, actor="frontend0", kind="frontend", supervisor=0, epoch=1)
-        self.frontend = Frontend(self.client, self.outputs, status)
+        self.frontend = Frontend(self.client, self.outputs, status, EngineWatch([], 1.0), SchedulerConfig(max_num_seqs=3))
         self.collectors: dict[int, RequestOutputCollector] = {}
 
     def attach_core(self, epoch: int = 1) -> None:
@@ -89,6 +92,7 @@ def recovery(actor: str, epoch: int, alone: int | None = None, *, served: bool =
         worked=served,
         alone=alone,
         delay=0.0,
+        replaced=[actor],
     )
 
 
@@ -244,6 +248,27 @@ async def test_the_request_that_two_cores_had_alone_when_they_died_is_ended() ->
             EngineGenerateError, match=r"core0 \(pid 7\): ProcessDied: killed by signal 9; it computed this request alone"
         ):
             await made.collectors[2].get()
+
+
+async def test_only_as_many_as_run_at_once_are_suspected() -> None:
+    async with program() as made:
+        for request in range(1, 6):
+            await made.add(request)
+        await made.received(5)
+        made.restart_core()
+        assert await made.core_in.receive() == Resume(2)
+        assert [outputs_of(message)[2] for message in await made.received(5)] == [1, 1, 1, 0, 0]
+
+
+async def test_what_a_dead_core_had_sent_comes_before_the_end_of_the_engine() -> None:
+    async with program() as made:
+        await made.add(1)
+        made.send_tokens(1, 0, A, B)
+        made.frontend.died(msgspec.structs.replace(recovery("core0", 2), delay=None))
+        output = made.collectors[1].get_nowait()
+        assert output is not None
+        assert output.outputs[0].token_ids == [A, B]
+        assert made.outputs.stats.restarts == {}
 
 
 async def test_when_only_workers_died_the_core_is_sent_nothing() -> None:

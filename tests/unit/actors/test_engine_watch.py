@@ -211,3 +211,14 @@ def test_the_counts_of_an_engine_are_those_of_all_its_cores(engine: Engine) -> N
     engine.core_status.now = replace(engine.core_status.now, epoch=2)
     engine.core_status.done(1, LoadStats(0, 0, 0, 0, 9, 1, 5, 5))
     assert engine.watch.load() == LoadStats(0, 0, 0, 0, 9, 3, 35, 15)
+
+
+def test_what_a_dead_actor_has_left_on_its_board_says_nothing(engine: Engine) -> None:
+    engine.serve()
+    engine.worker_status.taking("StepPlan 17")
+    assert engine.look(LOOKS)
+    engine.watch.replaced(["worker0.0"])
+    assert engine.watch.hung is None
+    assert engine.look(3 * LOOKS) is None
+    engine.worker_status._set(replace(engine.worker_status.now, epoch=2))  # its successor has posted, and hangs too
+    assert engine.look(LOOKS)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ringpost.actors.boot import Boot
 from ringpost.actors.config import engine_config
+from ringpost.actors.errors import EngineStartError
 from ringpost.actors.recovery import Group, Recovery
 from ringpost.actors.topology import Topology
 from ringpost.ipc.board import BoardWriter
@@ -51,7 +52,7 @@ class PaperChild:
 
     def get_ready(self, steps: int = 0, alone: int | None = None) -> None:
         self.greeted = True
-        self.ready = ActorReady(self.actor, 64)
+        self.ready = ActorReady(self.actor, 64, epoch=self.boot.epoch)
         self.board.post(ActorStatus(self.actor, self.boot.kind, 7, 1, self.boot.epoch, "ready", steps=steps, alone=alone))
 
     def die(self) -> None:
@@ -67,6 +68,9 @@ class PaperChild:
     def tell(self, message: Reattach) -> bool:
         self.told.append((message.peer, message.epoch))
         return True
+
+    def describe(self, kind: str, what: str) -> Failure:
+        return Failure(self.actor, 7, kind, what)
 
     def take_messages(self) -> None:
         pass
@@ -103,6 +107,7 @@ class Engine:
         for child in (self.core, self.worker):
             if child.ready is None:
                 child.get_ready()
+        self.core.ready = ActorReady("core0", 64, epoch=self.group.epoch)
 
 
 @pytest.fixture
@@ -260,9 +265,82 @@ def test_without_restarts_the_first_death_is_the_end_and_told_as_it_is(make: Mak
 def test_a_survivor_that_cannot_be_told_is_ended_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make()
     monkeypatch.setattr(engine.core, "tell", lambda _: False)
-    monkeypatch.setattr(engine.core, "describe", lambda kind, what: Failure("core0", 7, kind, what), raising=False)
     engine.worker.die()
     engine.recover()
     assert engine.core.reason == "failed"
     assert engine.recover().core_died
     assert replace(engine.core.boot, epoch=3) == engine.core.boot
+
+
+def test_a_pending_restart_is_not_brought_forward_by_another_death(make: Make) -> None:
+    engine = make()
+    for _ in range(2):
+        engine.core.die()
+        engine.recover()
+        engine.group.start(0.0)
+    engine.core.die()
+    engine.group.start_at = 8.0
+    engine.worker.die()
+    engine.recover(0.5)
+    assert engine.group.start_at == 8.0
+
+
+def test_what_a_dead_core_had_alone_is_not_blamed_for_what_dies_after_it(make: Make) -> None:
+    engine = make()
+    engine.core.get_ready(alone=9)
+    engine.core.die()
+    assert engine.recover().alone == 9
+    engine.worker.die()
+    assert engine.recover().alone is None
+
+
+def test_a_hung_worker_is_found_when_its_new_core_waits_for_it(make: Make) -> None:
+    engine = make(startup_timeout=3.0)
+    engine.core.die()
+    engine.recover()
+    engine.group.start(0.0)
+    engine.core.greeted = True
+    recovery = engine.recover(3.0)
+    assert {death.actor: death.reason for death in recovery.deaths} == {"core0": "late", "worker0.0": "late"}
+
+
+def test_who_hangs_is_replaced_but_not_a_core_whose_workers_start(make: Make) -> None:
+    engine = make()
+    engine.worker.die()
+    engine.recover()
+    engine.group.start(0.0)
+    for actor in ("core0", "worker0.0"):
+        engine.group.replace_hung(actor, "holds StepPlan 3 for 9 s")
+    assert engine.core.running
+    assert engine.worker.running
+    engine.worker.get_ready()
+    engine.group.replace_hung("core0", "holds StepResult 3 for 9 s")
+    assert engine.recover().deaths[0].reason == "hung"
+
+
+def test_a_start_that_the_system_refuses_is_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    engine.worker.get_ready(steps=5)
+    engine.worker.die()
+    engine.recover()
+
+    def refuse() -> None:
+        raise EngineStartError("worker0.0 cannot be started: no memory")
+
+    monkeypatch.setattr(engine.worker, "start", refuse)
+    engine.group.start(2.0)
+    assert engine.group.start_at == 3.0
+    with pytest.raises(EngineStartError, match="no memory"):
+        engine.group.start(3.0)
+
+
+def test_the_group_works_again_when_the_core_has_begun_the_epoch(make: Make) -> None:
+    engine = make()
+    engine.worker.die()
+    engine.recover(1.0)
+    engine.group.start(1.0)
+    engine.worker.get_ready()
+    assert engine.group.settle(2.0) == 0.0
+    assert engine.group.down is not None
+    engine.core.ready = ActorReady("core0", 64, epoch=2)
+    assert engine.group.settle(4.0) == 3.0

@@ -16,7 +16,7 @@ from ringpost.actors.config import engine_config, resolve_config
 from ringpost.actors.postmortem_file import FORMAT, KEPT, read_postmortem, write_postmortem
 from ringpost.ipc.messages.config import Checkpoint
 
-NAME = "20261130-102530-worker0.0-4711.json"
+NAME = "20261130-102530-worker0.0-4711-2.json"
 
 
 def mode(path: Path) -> int:
