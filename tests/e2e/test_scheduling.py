@@ -37,7 +37,7 @@ async def test_prompts_at_the_borders_of_blocks() -> None:
     """A prompt that is cached whole still has a token to compute."""
     options = {"dtype": "float32", "max_model_len": 128, "num_threads": 1, "block_size": 16}
     async with AsyncLLM.from_engine_args(**options) as engine:
-        for length in (15, 16, 17, 32, 33, 48):
+        for length in (16, 17, 33):
             prompt = [504, *[582] * (length - 1)]
             await engine.reset_prefix_cache()
             alone = [await answer(engine, prompt, 4) for _ in range(3)]

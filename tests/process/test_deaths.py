@@ -49,7 +49,7 @@ async def error_of(collector: RequestOutputCollector) -> Exception:
         return error
 
 
-@pytest.mark.asyncio
+@on_one_loop
 @pytest.mark.parametrize("victim", ["engine_core", "worker"])
 async def test_a_killed_process_fails_every_request_with_its_name(no_leaks: None, tiny: str, victim: str) -> None:
     async with AsyncLLM.from_engine_args(model=tiny, max_restarts=0) as engine:

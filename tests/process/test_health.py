@@ -112,7 +112,7 @@ async def test_who_idles_may_be_stopped_and_who_leaves_a_message_may_not(server:
         await healthy(client)
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_program_that_blocks_its_loop_blames_nobody(no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither at once nor after a few more looks, although the worker did nothing meanwhile."""
     found: list[str | None] = []

@@ -111,6 +111,7 @@ async def test_two_requests_that_kill(engines: FaultyEngines) -> None:
             assert "killed by signal 9" in error
 
 
+@pytest.mark.long
 async def test_others_do_not_wait_for_ever_for_what_is_tried_alone(engines: FaultyEngines) -> None:
     """A request that comes while suspects run one by one has its turn."""
     kills = Fault(do="kill", prompt_token=DEADLY_TOKEN, times=2)

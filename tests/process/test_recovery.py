@@ -69,7 +69,7 @@ def kill(actor: str, message: str, number: int = 1, epoch: int = 1) -> Fault:
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param([kill(WORKER, "StepPlan")], id="the worker at its first step"),
+        pytest.param([kill(WORKER, "StepPlan")], id="the worker at its first step", marks=pytest.mark.long),
         pytest.param([kill(WORKER, "StepPlan", 9), kill(WORKER, "Reset", epoch=2)], id="its successor at once"),
         pytest.param(
             [kill(WORKER, "StepPlan", 9), kill(WORKER, "InitCache", epoch=2)],
@@ -78,7 +78,7 @@ def kill(actor: str, message: str, number: int = 1, epoch: int = 1) -> Fault:
         ),
         pytest.param([kill(WORKER, "StepPlan", 9), kill(CORE, "Reattach", epoch=2)], id="the core after its worker"),
         pytest.param([Fault(do="raise", at=5, message="StepPlan")], id="the worker by a failure of its own"),
-        pytest.param([kill(CORE, "AddRequest")], id="the core at the first request"),
+        pytest.param([kill(CORE, "AddRequest")], id="the core at the first request", marks=pytest.mark.long),
         pytest.param([kill(CORE, "StepResult")], id="the core at its first result"),
         pytest.param(
             [kill(CORE, "StepResult", 9), kill(CORE, "AddRequest", 2, epoch=2)],
@@ -117,6 +117,7 @@ async def test_the_rules_of_an_end_count_what_came_before_a_death(engines: Fault
     assert {stream.reason for stream in streams} == {"stop", "length"}
 
 
+@pytest.mark.long
 async def test_requests_that_wait_for_their_turn_survive(engines: FaultyEngines) -> None:
     async with engines.engine(max_num_seqs=2) as engine:
         blows = [Blow(10, (WORKER,)), Blow(10, (CORE,)), Blow(10, BOTH)]

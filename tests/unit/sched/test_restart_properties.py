@@ -312,7 +312,7 @@ CORES = st.sampled_from([[False], [True]]) | st.lists(st.booleans(), min_size=1,
 
 
 @given(limits=LIMITS, crowd=CROWDS, cores=CORES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_exactly_the_poison_is_convicted(limits: Limits, crowd: Crowd, cores: list[bool]) -> None:
     check_poison(limits, crowd, cores)
 
@@ -457,7 +457,7 @@ class Deaths(RuleBasedStateMachine):
 
 
 TestDeaths = Deaths.TestCase
-TestDeaths.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDeaths.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 class LongDeaths(Deaths):
