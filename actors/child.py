@@ -1,5 +1,6 @@
 """Child: one actor of the engine as its supervisor sees it: its line, what it has said, and why it is late or dead."""
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -123,9 +124,12 @@ class Child:
 
     def describe_death(self) -> Failure:
         """Why the process ended: what it said itself, else its exit code and its last lines."""
-        if self.failure is not None:
-            return self.failure
-        return self.sentence or self.describe("ProcessDied", self.body.ending)
+        known = self.failure or self.sentence
+        if known is not None:
+            return known
+        if self.body.exitcode == -signal.SIGKILL:  # it had no time to say anything about it
+            return Failure(self.actor, self.pid, "ProcessDied", self.body.ending)
+        return self.describe("ProcessDied", self.body.ending)
 
     def describe_lateness(self, limit: str) -> Failure:
         """Where it is in its start-up, when it should have been further by `limit`, in words."""

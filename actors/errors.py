@@ -52,6 +52,11 @@ def failure_text(failure: Failure) -> str:
     return f"{failure.actor} (pid {failure.pid}): {failure.kind}: {failure.message}"
 
 
+def failure_report(failure: Failure) -> str:
+    """For a log: the line, and the traceback where there is one."""
+    return f"{failure_text(failure)}\n{failure.traceback}" if failure.traceback else failure_text(failure)
+
+
 def deadly_text(reason: str) -> str:
     """What a request is told that the engine ends because processes die of it; `reason` is that of the last death."""
     return f"{reason}; it computed this request alone, which was in hand at earlier deaths too"

@@ -163,10 +163,11 @@ class Supervisor:
 
     def _report(self, recovery: Recovery) -> None:
         """Say who died and why, and have what is known of them written down."""
-        goes_on = "it is not restarted" if recovery.delay is None else f"its successor begins epoch {recovery.epoch}"
+        goes_on = "it is not replaced" if recovery.delay is None else f"it is being replaced (epoch {recovery.epoch})"
         for death in recovery.deaths:
-            traceback = f"\n{death.failure.traceback}" if death.failure.traceback else ""
-            logger.error("%s; %s%s", failure_text(death.failure), goes_on, traceback)
+            logger.error("%s; %s", failure_text(death.failure), goes_on)
+            if death.failure.traceback:
+                logger.error("%s: %s", death.actor, death.failure.traceback)
             self._postmortems.write(death.actor, death.snapshot)
 
     def replace_hung(self, actor: str, what: str) -> None:

@@ -31,7 +31,7 @@ from ...ipc.waiting import Adaptive
 from ...sched.interface import SchedulerInterface
 from ..base import Actor, handles
 from ..boot import describe_failure
-from ..errors import EngineGenerateError, deadly_text, failure_text
+from ..errors import EngineGenerateError, deadly_text, failure_report, failure_text
 from ..logs import logger
 from ..status import StatusBlock, message_name
 from .executor import Executor
@@ -200,7 +200,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         """A failure about one request or call is told to whoever sent it, and the others go on; any other is the core's end."""
         if isinstance(message, ResetPrefixCache | DescribeEngine):
             failure = describe_failure(self._actor, error)
-            logger.error("%s\n%s", failure_text(failure), failure.traceback)
+            logger.error("%s", failure_report(failure))
             self._reply(UtilityReply(message.call, ok=False, message=failure_text(failure)))
         elif isinstance(message, AddRequest | Abort | AppendInput | CloseInput | Truncate | Fork):
             self._scheduler.abort(message.request)  # however far it had come
@@ -210,7 +210,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     def _fail(self, failure: Failure) -> None:
         """A request has ended by a fault of ours."""
-        logger.error("%s\n%s", failure_text(failure), failure.traceback)
+        logger.error("%s", failure_report(failure))
         self._tell_failed(failure)
 
     def _tell_failed(self, failure: Failure) -> None:

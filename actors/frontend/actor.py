@@ -9,6 +9,7 @@ from ...ipc.messages.failure import Failure
 from ...ipc.messages.outputs import OutputMessage, StepOutputs, UtilityReply
 from ..base import Actor, handles
 from ..errors import EngineGenerateError, deadly_text, failure_text
+from ..logs import logger
 from ..recovery import Recovery
 from ..status import StatusBlock, message_name
 from ..watch import EngineWatch
@@ -54,6 +55,8 @@ class Frontend(Actor, receives=(OutputMessage,)):
         assert failure.request is not None
         refused = failure.kind in ("RequestTooLong", "DoesNotFit")
         error = ParameterError(failure.message, "prompt") if refused else EngineGenerateError(failure.message)
+        if not refused:
+            logger.error("request %s failed: %s", self._outputs.external_id(failure.request), failure.message)
         self._outputs.fail(failure.request, error)
 
     @handles(UtilityReply)
@@ -71,7 +74,9 @@ class Frontend(Actor, receives=(OutputMessage,)):
         if recovery.core_died:
             if recovery.core_served and self._outputs.core_died(self._scheduler, recovery.alone):
                 assert recovery.alone is not None
-                self._outputs.fail(recovery.alone, EngineGenerateError(deadly_text(failure_text(recovery.failure))))
+                error = EngineGenerateError(deadly_text(failure_text(recovery.failure)))
+                logger.error("request %s failed: %s", self._outputs.external_id(recovery.alone), error)
+                self._outputs.fail(recovery.alone, error)
             self._client.core_died(recovery.epoch)
         live = self._outputs.num_sent() if recovery.worked else 0
         self._outputs.stats.died([(death.actor, death.reason) for death in recovery.deaths], live)
@@ -79,3 +84,4 @@ class Frontend(Actor, receives=(OutputMessage,)):
     def works_again(self, seconds: float) -> None:
         """See Observer."""
         self._outputs.stats.pause_seconds += seconds
+        logger.warning("the engine works again after %.1f s; %d requests go on", seconds, self._outputs.num_sent())

@@ -17,7 +17,7 @@ from ..base import TaskHost, run_abandonable
 from ..boot import describe_failure, first_cause
 from ..config import check_config, engine_config, resolve_config
 from ..debug import AskWatch, watch_handlers
-from ..errors import EngineDeadError, EngineHungError, EngineRecoveringError, EngineStartError, failure_text
+from ..errors import EngineDeadError, EngineHungError, EngineRecoveringError, EngineStartError, failure_report, failure_text
 from ..logs import logger
 from ..status import own_status
 from ..supervisor import ProcessInfo, Supervisor
@@ -136,7 +136,7 @@ class AsyncLLM:
         try:
             failure = await self._wait_failed(supervisor, frontend)
             error = EngineDeadError(failure_text(failure))
-            logger.error("the engine died: %s\n%s", error, failure.traceback)
+            logger.error("the engine died: %s", failure_report(failure))
         finally:
             self._end(error)
             self._outputs.fail_all(error)

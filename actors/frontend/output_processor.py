@@ -123,6 +123,11 @@ class OutputProcessor:
         """The live requests that a caller's id stands for."""
         return [request for request, state in self._states.items() if state.external_id == external_id]
 
+    def external_id(self, request: int) -> str:
+        """The caller's id of a request; a made-up one where it is not live any more."""
+        state = self._states.get(request)
+        return f"number {request}" if state is None else state.external_id
+
     def live(self) -> list[int]:
         """The live requests."""
         return list(self._states)

@@ -172,7 +172,7 @@ async def test_nobody_waits_for_the_work_of_a_dead_engine(
         os.kill(pids["core0"], signal.SIGKILL)
         failure = await engine.run(Mock(spec=Observer))
     assert (failure.actor, failure.message) == ("core0", "killed by signal 9")
-    assert warnings[0].startswith(f"core0 (pid {pids['core0']}): ProcessDied: killed by signal 9; it is not restarted")
+    assert warnings[0].startswith(f"core0 (pid {pids['core0']}): ProcessDied: killed by signal 9; it is not replaced")
     assert warnings[1].startswith(f"the post-mortem of core0 is in {config.runtime.postmortem_dir}/")
     assert warnings[2:] == ["worker0.0 did not stop in 0.1 s and is killed"]
 
