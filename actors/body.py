@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+LINE_LIMIT = 2000  # characters of a printed line that are kept
+
 
 class Body(Protocol):
     """Started once. ActorProcess is one, ActorTask the other."""

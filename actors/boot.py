@@ -25,7 +25,6 @@ from ..ipc.messages.config import EngineConfig, RuntimeConfig
 from ..ipc.messages.control import FromActor, Hello, ToActor
 from ..ipc.messages.failure import Failure
 from ..ipc.messages.status import ActorStatus
-from .errors import ActorFailed
 from .logs import configure_logging, logger
 from .loops import loop_factory
 from .status import StatusBlock
@@ -167,7 +166,7 @@ def tell_failure(boot: Boot, control: Control, error: BaseException) -> None:
     """Post that the actor has failed, and tell the supervisor why."""
     control.status.state("failed")
     cause = first_cause(error)
-    failure = cause.failure if isinstance(cause, ActorFailed) else describe_failure(boot.actor, cause)
+    failure = describe_failure(boot.actor, cause)
     logger.debug("%s", failure.traceback)
     try:
         control.sender.send_nowait(failure)

@@ -39,14 +39,6 @@ class RequestEnded(EngineError):
     """More was asked of a request that has given its last output, or was closed. A fault of the caller; harmless."""
 
 
-class ActorFailed(EngineError):
-    """Another actor failed, and this one cannot go on without it. Carries that actor's Failure as the root cause."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure_text(failure))
-        self.failure = failure
-
-
 def failure_text(failure: Failure) -> str:
     """One line for a user: who failed, and why."""
     return f"{failure.actor} (pid {failure.pid}): {failure.kind}: {failure.message}"

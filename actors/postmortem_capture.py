@@ -22,11 +22,11 @@ from ..ipc.messages.results import ResultMessage
 from ..ipc.messages.status import ActorStatus
 from ..ipc.ring import RingHandle
 from ..ipc.ring_history import PastMessage, RingHistory, remember
+from .body import LINE_LIMIT
 from .boot import Boot
 from .postmortem_file import FORMAT, MailboxPart, MessagePart, Postmortem, write_postmortem
 from .redaction import plain
 
-LINE_LIMIT = 2000  # characters of a printed line
 _UNIONS: tuple[Any, ...] = (ToActor, FromActor, RequestMessage, OutputMessage, PlanMessage, ResultMessage)
 
 

@@ -19,9 +19,10 @@ from typing import IO, Any
 import msgspec
 
 from ..ipc.segment import STANDARD_ERROR, create_segment
+from .body import LINE_LIMIT
 from .boot import Boot, encode_boot
 
-TAIL_LINES, TAIL_CHARACTERS = 20, 2000  # kept of what it prints last, and of a line
+TAIL_LINES = 20  # kept of what it prints last
 
 
 class _Popen:
@@ -132,7 +133,7 @@ class ActorProcess(BaseProcess):
         with output:
             for line in output:
                 text = line.decode(errors="replace")
-                self.tail.append(text.rstrip("\n")[:TAIL_CHARACTERS])
+                self.tail.append(text.rstrip("\n")[:LINE_LIMIT])
                 with suppress(Exception):  # whatever became of standard error, the child must not block on a full pipe
                     sys.stderr.write(text)
                     sys.stderr.flush()

@@ -4,8 +4,8 @@ A request that was in flight at two deaths, without progress between, is a suspe
 nothing else, and no other step is in flight with it, so another death convicts it and nobody else. Progress is the result of a
 step that computes as far as the steps that were lost with it would have; that clears it.
 
-Of a core's death nobody knows who was in flight, so all that it had are suspected, also those that only waited. A request whose
-earlier deaths are such has to die alone twice.
+When a core dies nobody knows who was in flight, so the frontend suspects as many as run at once; some may only have waited.
+A request whose earlier deaths are such has to die alone twice.
 """
 
 from collections.abc import Iterable

@@ -6,11 +6,14 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from faulty_engines import FaultyEngines
 from leaks import Possessions, mark_descendants
+from tiny_checkpoint import write_tiny_llama
 
 from ringpost.ipc.messages.config import ModelConfig
 from ringpost.model_runner.checkpoint.resolve import resolve_checkpoint
@@ -86,3 +89,15 @@ def no_leaks() -> Iterator[None]:
 def smollm2() -> str:
     """Directory of the demo model, fetched and converted if this machine has not got it yet."""
     return resolve_checkpoint(ModelConfig()).directory
+
+
+@pytest.fixture(scope="session")
+def long_tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model that takes long prompts, for its tokenizer."""
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "long", max_position_embeddings=100_000))
+
+
+@pytest.fixture
+def engines(no_leaks: None, long_tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyEngines:
+    """Engines with scripted workers and faults."""
+    return FaultyEngines(long_tiny, tmp_path, monkeypatch)

@@ -27,7 +27,7 @@ class AddRequest(Message, frozen=True):
     resumable: bool = False  # a session: more input may follow
     cache_salt: str = ""  # requests share cached prefixes only under the same salt
     cache_keys: tuple[CacheKey, ...] = ()  # and only where these agree
-    deaths: int = 0  # of cores that had it, in flight or not, without a token of it since
+    deaths: int = 0  # of cores that may have had it in flight, without a token of it since
     deaths_alone: int = 0  # those of them at which it was in flight alone
 
 

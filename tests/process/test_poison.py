@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from deadly_scheduler import DEADLY_TOKEN, EXIT_CODE, DiesOfPlanning, DiesOfResult, path_of
@@ -10,7 +9,6 @@ from fault_driver import CORE, WORKER, Blow, FaultDriver
 from fault_script import ALWAYS, TOLD, Fault
 from faulty_engines import Asked, FaultyEngines, answer_all, greedy, mixed, prompt_of, seeded
 from scripted_worker import tokens_of
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineGenerateError
 
@@ -18,16 +16,6 @@ pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 GOOD = 15
 POISON: Asked = ([*prompt_of(50), DEADLY_TOKEN, *prompt_of(51, 5)], greedy())
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=100_000))
-
-
-@pytest.fixture
-def engines(no_leaks: None, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyEngines:
-    return FaultyEngines(tiny, tmp_path, monkeypatch)
 
 
 async def error_of(engine: AsyncLLM, asked: Asked) -> tuple[str, list[int]]:

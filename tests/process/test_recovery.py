@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from faulty_engines import (
     seeded,
 )
 from scripted_worker import tokens_of
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import SamplingParams
 from ringpost.actors.watch import EngineWatch
@@ -29,16 +27,6 @@ from ringpost.actors.watch import EngineWatch
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 VICTIMS = [pytest.param(victims, id="+".join(victims)) for victims in ((WORKER,), (CORE,), BOTH)]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=100_000))
-
-
-@pytest.fixture
-def engines(no_leaks: None, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyEngines:
-    return FaultyEngines(tiny, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("victims", VICTIMS)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from fault_driver import CORE, WORKER, Blow, FaultDriver
@@ -24,7 +23,6 @@ from faulty_engines import (
 )
 from process_tree import all_end
 from scripted_worker import tokens_of
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineDeadError, RequestOutputCollector
 from ringpost.actors.errors import EngineRecoveringError
@@ -32,16 +30,6 @@ from ringpost.actors.errors import EngineRecoveringError
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 DOWN = pytest.mark.parametrize("victim", [WORKER, CORE])
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=100_000))
-
-
-@pytest.fixture
-def engines(no_leaks: None, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FaultyEngines:
-    return FaultyEngines(tiny, tmp_path, monkeypatch)
 
 
 def pid_of(engine: AsyncLLM, actor: str) -> int:

@@ -184,9 +184,7 @@ async def test_requests_aborted_meanwhile_are_not_sent() -> None:
         made.client.abort(1)
         await made.received(2)
         messages = await made.received(3)
-        assert [message for message in messages if isinstance(message, AddRequest)] == [
-            message for message in messages if getattr(message, "request", 0) == 2
-        ]
+        assert [message.request for message in messages if isinstance(message, AddRequest)] == [2]
         assert Abort(1) in messages
         assert Resume(2) in messages
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ringpost.actors.body import LINE_LIMIT
 from ringpost.actors.boot import Boot
 from ringpost.actors.config import engine_config
-from ringpost.actors.postmortem_capture import LINE_LIMIT, capture
+from ringpost.actors.postmortem_capture import capture
 from ringpost.actors.postmortem_file import MailboxPart, Postmortem, read_postmortem
 from ringpost.actors.status import StatusBlock
 from ringpost.actors.topology import Topology
