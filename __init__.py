@@ -16,19 +16,24 @@ if TYPE_CHECKING:
         EngineStartError,
         RequestEnded,
     )
-    from .actors.frontend.async_llm import AsyncLLM
+    from .actors.frontend.async_llm import AsyncLLM, AsyncLLMEngine
     from .actors.frontend.collector import RequestOutputCollector
     from .actors.frontend.engine_client import EngineClient
     from .actors.frontend.input_processor import Prompt
+    from .actors.frontend.llm import LLM
+    from .actors.frontend.llm_engine import LLMEngine
+    from .actors.frontend.logprobs import FlatLogprobs, Logprob
     from .actors.frontend.outputs import CompletionOutput, RequestMetrics, RequestOutput
     from .ipc.messages.config import ApiConfig, EngineConfig
     from .ipc.messages.errors import ParameterError
-    from .ipc.messages.sampling import RequestOutputKind, SamplingParams
+    from .ipc.messages.sampling import RepetitionDetectionParams, RequestOutputKind, SamplingParams
     from .model_runner.checkpoint.errors import CheckpointError
+    from .model_runner.logits_processor import LogitsProcessor
 
 _HOMES = {
     "ApiConfig": ".ipc.messages.config",
     "AsyncLLM": ".actors.frontend.async_llm",
+    "AsyncLLMEngine": ".actors.frontend.async_llm",
     "CheckpointError": ".model_runner.checkpoint.errors",
     "CompletionOutput": ".actors.frontend.outputs",
     "EngineClient": ".actors.frontend.engine_client",
@@ -38,8 +43,14 @@ _HOMES = {
     "EngineGenerateError": ".actors.errors",
     "EngineHungError": ".actors.errors",
     "EngineStartError": ".actors.errors",
+    "FlatLogprobs": ".actors.frontend.logprobs",
+    "LLM": ".actors.frontend.llm",
+    "LLMEngine": ".actors.frontend.llm_engine",
+    "LogitsProcessor": ".model_runner.logits_processor",
+    "Logprob": ".actors.frontend.logprobs",
     "ParameterError": ".ipc.messages.errors",
     "Prompt": ".actors.frontend.input_processor",
+    "RepetitionDetectionParams": ".ipc.messages.sampling",
     "RequestEnded": ".actors.errors",
     "RequestMetrics": ".actors.frontend.outputs",
     "RequestOutput": ".actors.frontend.outputs",
@@ -50,8 +61,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "LLM",
     "ApiConfig",
     "AsyncLLM",
+    "AsyncLLMEngine",
     "CheckpointError",
     "CompletionOutput",
     "EngineClient",
@@ -61,8 +74,13 @@ __all__ = [
     "EngineGenerateError",
     "EngineHungError",
     "EngineStartError",
+    "FlatLogprobs",
+    "LLMEngine",
+    "LogitsProcessor",
+    "Logprob",
     "ParameterError",
     "Prompt",
+    "RepetitionDetectionParams",
     "RequestEnded",
     "RequestMetrics",
     "RequestOutput",

@@ -1,15 +1,17 @@
 """Asking another actor: a message with a number, and the one reply that bears it. (Telling is a mailbox's `send` alone.)"""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, Protocol, TypeVar
 
+from ..ipc.blocking import time_limit
+from ..ipc.parking import Parkable, Signal, wait_any
 from .errors import EngineGenerateError, NoAnswerError, copy_of
 
 M = TypeVar("M")
 
 Watch = Callable[[str], AbstractContextManager[None]]  # entered with the name of who is asked, for as long as that takes
+Wait = Callable[[Sequence[Parkable]], Awaitable[None]]  # as `wait_any`
 
 
 class Reply(Protocol):
@@ -32,14 +34,26 @@ def unwatched(_: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class Asks(Generic[R]):
-    """The questions to one actor that wait for their answers, by number. Used from one event loop."""
+class _Question(Generic[R]):
+    """One that waits."""
 
-    def __init__(self, peer: str, watch: Watch = unwatched) -> None:
-        """`peer` is the name of the actor asked, for errors and for `watch`."""
+    def __init__(self) -> None:
+        self.settled = Signal()
+        self.reply: R | None = None
+        self.error: Exception | None = None
+
+
+class Asks(Generic[R]):
+    """The questions to one actor that wait for their answers, by number. Used from one loop."""
+
+    def __init__(self, peer: str, watch: Watch = unwatched, wait: Wait = wait_any) -> None:
+        """`peer` is the name of the actor asked, for errors and for `watch`. `wait` is how to wait for `answer`: where no
+        other task would call that, it has to.
+        """
         self._peer = peer
         self._watch = watch
-        self._waiting: dict[int, asyncio.Future[R]] = {}
+        self._wait = wait
+        self._waiting: dict[int, _Question[R]] = {}
 
     def __len__(self) -> int:
         """How many wait."""
@@ -53,35 +67,39 @@ class Asks(Generic[R]):
         reply that comes later is ignored.
         """
         assert number not in self._waiting, f"question {number} to {self._peer} waits already"
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future  # before it is sent: the answer may be there when `send` returns
-        deadline = asyncio.timeout(deadline_seconds)
+        question: _Question[R] = _Question()
+        self._waiting[number] = question  # before it is sent: the answer may be there when `send` returns
+        limit = time_limit(deadline_seconds)
         try:
             with self._watch(self._peer):
-                async with deadline:
+                async with limit:
                     await send(message)
-                    reply = await future
+                    while not question.settled.ready():
+                        await self._wait([question.settled])
         except TimeoutError:
-            if not deadline.expired():
+            if not limit.expired():
                 raise
             what = type(message).__name__
             raise NoAnswerError(f"{self._peer} has not answered {what} in {deadline_seconds:g} s") from None
         finally:
             del self._waiting[number]
-            if future.done() and not future.cancelled():
-                future.exception()  # seen, also where `send` failed first
-        if not reply.ok:
-            raise EngineGenerateError(reply.message)
-        return reply
+        if question.error is not None:
+            raise question.error
+        assert question.reply is not None
+        if not question.reply.ok:
+            raise EngineGenerateError(question.reply.message)
+        return question.reply
 
     def answer(self, number: int, reply: R) -> None:
         """Hand a reply to the question that waits for it, if one still does."""
-        future = self._waiting.get(number)
-        if future is not None and not future.done():
-            future.set_result(reply)
+        question = self._waiting.get(number)
+        if question is not None and not question.settled.ready():
+            question.reply = reply
+            question.settled.set()
 
     def fail(self, error: Exception) -> None:
         """The peer ended: every question that waits ends by a copy of this error."""
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(copy_of(error))
+        for question in self._waiting.values():
+            if not question.settled.ready():
+                question.error = copy_of(error)
+                question.settled.set()

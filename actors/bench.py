@@ -16,6 +16,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..ipc.messages.config import RuntimeConfig
+from .benchmarks.frontend import Report as FrontendReport
+from .benchmarks.frontend import Settings as FrontendSettings
+from .benchmarks.frontend import cases as frontend_cases
+from .benchmarks.frontend import run_frontend_benchmark
+from .benchmarks.frontend_table import print_frontend_report
 from .benchmarks.mailbox import Report as MailboxReport
 from .benchmarks.mailbox import Settings as MailboxSettings
 from .benchmarks.mailbox import plan, run_mailbox_benchmark
@@ -64,6 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         scheduler.add_argument(flag, nargs="+", type=int, default=numbers, metavar="N", help=text)
     scheduler.add_argument("--async-scheduling", action="store_true", help="plan a step while the one before runs")
     scheduler.add_argument("--profile", action="store_true", help="show where the time goes")
+    text = "what a token costs from the core's message to its consumer, without a model"
+    frontend = benchmarks.add_parser("frontend", help=text, description=f"Measure {text}.")
+    frontend.set_defaults(parser=frontend, measure=_measure_frontend)
+    _add_common(frontend)
+    frontend.add_argument("--model", default="smollm2", help="whose tokenizer to use (default: %(default)s)")
+    frontend.add_argument("--streams", type=int, default=256, metavar="N", help="consumers at once (default 256)")
+    numbers, text = [128, 512, 2048], "tokens of each answer"
+    text = f"{text} (default {' '.join(map(str, numbers))})"
+    frontend.add_argument("--tokens", nargs="+", type=int, default=numbers, metavar="N", help=text)
+    frontend.add_argument("--stop", nargs="*", default=[], metavar="TEXT", help="stop strings to look for (default none)")
     text = "what streams see of it when processes of an engine die"
     recovery = benchmarks.add_parser("recovery", help=text, description=f"Measure {text}.")
     recovery.set_defaults(parser=recovery, measure=_measure_recovery)
@@ -147,6 +162,19 @@ def _measure_scheduler(arguments: argparse.Namespace) -> tuple[SchedulerReport, 
     )
     with _progress(len(cases(settings))) as done:
         return run_scheduler_benchmark(settings, done), print_scheduler_report
+
+
+def _measure_frontend(arguments: argparse.Namespace) -> tuple[FrontendReport, Callable[[FrontendReport], None]]:
+    _check_least(arguments, "repeat", "streams", "tokens")
+    settings = FrontendSettings(
+        model=arguments.model,
+        streams=arguments.streams,
+        tokens=arguments.tokens,
+        stop=arguments.stop,
+        repeat=arguments.repeat,
+    )
+    with _progress(len(frontend_cases(settings))) as done:
+        return run_frontend_benchmark(settings, done), print_frontend_report
 
 
 def _measure_recovery(arguments: argparse.Namespace) -> tuple[RecoveryReport, Callable[[RecoveryReport], None]]:

@@ -11,6 +11,7 @@ import msgspec
 from ..ipc.messages.config import ApiConfig, Checkpoint, EngineConfig, SubConfig
 from ..model_runner.checkpoint.cache import cache_root
 from ..model_runner.checkpoint.resolve import resolve_checkpoint
+from ..model_runner.processor_loading import load_processors
 
 
 def _groups() -> Iterator[tuple[str, type[SubConfig]]]:
@@ -133,8 +134,9 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def resolve_config(config: EngineConfig) -> EngineConfig:
     """The same config with the checkpoint found, fetched and converted as needed, and the directory for post-mortems named.
 
-    Slow the first time; call it off the loop. Raises ValueError naming what is wrong with the model.
+    Slow the first time; call it off the loop. Raises ValueError naming what is wrong with the model, or a logits processor.
     """
+    load_processors(config.model.logits_processors)  # a wrong entry is told before any process starts
     runtime = msgspec.structs.replace(config.runtime, postmortem_dir=_postmortem_directory(config.runtime.postmortem_dir))
     return msgspec.structs.replace(config, checkpoint=resolve_checkpoint(config.model), runtime=runtime)
 

@@ -7,6 +7,16 @@ from ..ipc.messages.failure import Failure
 E = TypeVar("E", bound=Exception)
 
 
+# Kinds of failures that a request has caused by what it asks for, and the parameter to name.
+AT_FAULT = {
+    "RequestTooLong": "prompt",
+    "DoesNotFit": "prompt",
+    "NoTokenLeft": "allowed_token_ids",
+    "TooManyLogprobs": "prompt_logprobs",
+    "LogprobsTooLarge": "logprobs",
+}
+
+
 class EngineError(Exception):
     """Root of the engine's errors."""
 

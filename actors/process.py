@@ -6,6 +6,7 @@ multiprocessing process: sentinel, join, terminate, exitcode; what still runs wh
 """
 
 import asyncio
+import multiprocessing.util  # noqa: F401 - first: its hook for the program's end then runs after that of whoever owns an engine
 import os
 import subprocess
 import sys

@@ -9,7 +9,7 @@ import msgspec
 from ..ipc.messages.control import ActorReady, Drain, Hello, Reattach, Stop
 from ..ipc.messages.failure import Failure
 from ..ipc.messages.load import LoadStats, WaveState
-from ..ipc.messages.outputs import Boundary, EngineDescription, StepOutputs, TokenDelta, UtilityReply
+from ..ipc.messages.outputs import Boundary, EngineDescription, StepOutputs, TokenDelta, TokenLogprobs, UtilityReply
 from ..ipc.messages.payload import Payload
 from ..ipc.messages.plans import DescribeWorker, InitCache, NewRow, Reset, RowTokens, SampleMask, StepPlan, StopWorker
 from ..ipc.messages.requests import (
@@ -20,12 +20,15 @@ from ..ipc.messages.requests import (
     CloseInput,
     DescribeEngine,
     Fork,
+    PauseGeneration,
     ResetPrefixCache,
     Resume,
+    ResumeGeneration,
+    Sibling,
     Truncate,
 )
-from ..ipc.messages.results import CallResult, RowFailure, StepResult, WorkerDescription, WorkerReady
-from ..ipc.messages.sampling import SamplingParams
+from ..ipc.messages.results import CallResult, PromptLogprobs, RowFailure, StepResult, WorkerDescription, WorkerReady
+from ..ipc.messages.sampling import RepetitionDetectionParams, SamplingParams
 
 # The fields that may be shown. Whatever is not named here is hidden, so a new field or message is hidden until somebody has
 # thought about it. Token ids are text, of prompts and of answers; what errors say is meant for logs, as are callers' ids.
@@ -38,8 +41,9 @@ _OPEN: dict[type, str] = {
     ActorReady: "actor num_blocks seconds epoch",
     Failure: "actor pid kind message traceback request",
     # requests
-    AddRequest: "request external_id params arrival priority resumable cache_keys deaths deaths_alone",
+    AddRequest: "request external_id params arrival priority resumable cache_keys deaths deaths_alone siblings",
     CacheKey: "position",
+    Sibling: "request seed",
     AppendInput: "request chunk arrival params keep_last_token",
     CloseInput: "request",
     Truncate: "request length",
@@ -48,15 +52,21 @@ _OPEN: dict[type, str] = {
     Resume: "epoch",
     ResetPrefixCache: "call preempt_running",
     DescribeEngine: "call",
-    SamplingParams: "temperature top_p top_k min_p seed max_tokens ignore_eos output_kind skip_special_tokens min_tokens",
+    PauseGeneration: "call mode clear_cache",
+    ResumeGeneration: "call",
+    SamplingParams: "temperature top_p top_k min_p seed max_tokens ignore_eos output_kind skip_special_tokens min_tokens n "
+    "presence_penalty frequency_penalty repetition_penalty include_stop_str_in_output logprobs prompt_logprobs flat_logprobs "
+    "detokenize spaces_between_special_tokens stream_interval repetition_detection skip_reading_prefix_cache",
+    RepetitionDetectionParams: "max_pattern_size min_pattern_size min_count",
     # outputs
     StepOutputs: "step deltas boundaries",
-    TokenDelta: "request position finish_reason cached_tokens scheduled",
+    TokenDelta: "request position finish_reason cached_tokens scheduled prompt_start queued preemptions",
+    TokenLogprobs: "",
     Boundary: "request chunk context_length finish_reason",
     UtilityReply: "call ok message description",
-    EngineDescription: "running waiting num_blocks free_blocks steps parked",
+    EngineDescription: "running waiting num_blocks free_blocks steps parked paused",
     # plans
-    StepPlan: "step new rows starts counts blocks sample appended late_mask",
+    StepPlan: "step new rows starts counts blocks sample appended late_mask copies",
     NewRow: "row request prompt_length blocks params",
     RowTokens: "row start",
     SampleMask: "step rows",
@@ -67,6 +77,7 @@ _OPEN: dict[type, str] = {
     # results
     WorkerReady: "rank num_blocks epoch",
     StepResult: "step failures",
+    PromptLogprobs: "index start",
     RowFailure: "index kind message traceback",
     CallResult: "call rank description",
     WorkerDescription: "rank pid device dtype num_threads weight_bytes cache_bytes steps",

@@ -17,7 +17,7 @@ from .api.gate import Gate
 from .api.server import HttpServer, bind
 from .config import add_engine_arguments, engine_config, engine_options
 from .frontend.async_llm import AsyncLLM
-from .frontend.renderer import import_template_engine
+from .frontend.chat_template import import_template_engine
 from .logs import configure_logging, logger
 from .loops import loop_factory
 from .tasks import all_of, first_of

@@ -1,10 +1,10 @@
 """An eventfd that wakes a process which parked, through its event loop."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from .blocking import ReaderLoop, reader_loop
 from .segment import above_standard
 
 
@@ -25,12 +25,12 @@ class Doorbell:
     def __init__(self, fd: int, on_ring: Callable[[], None]) -> None:
         self._fd = fd
         self._on_ring = on_ring
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: ReaderLoop | None = None
 
     def listen(self) -> None:
-        """Start calling `on_ring` from the running loop. A second call does nothing."""
+        """Start calling `on_ring` from the loop that runs the caller. A second call does nothing."""
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()
+            self._loop = reader_loop()
             self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:

@@ -1,6 +1,7 @@
 """The paged KV cache of one worker, and how large it may be."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,6 +33,17 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes of the whole cache."""
         return self._data.nbytes
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks, keys and values of all layers, from the first to the second of each pair, one pair after the other.
+
+        Raises ValueError, before anything is copied, for a block that there is not.
+        """
+        for pair in pairs:
+            if not all(0 <= block < self.num_blocks for block in pair):
+                raise ValueError(f"cannot copy block {pair[0]} to {pair[1]}: the KV cache holds {self.num_blocks}")
+        for source, target in pairs:
+            self._data[:, :, target] = self._data[:, :, source]
 
     def scrub(self, blocks: list[int]) -> None:
         """Replace what is not finite in these blocks by zero, lest it reach a request that gets them later."""

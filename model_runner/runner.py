@@ -6,37 +6,53 @@ and values again and is harmless.
 """
 
 import os
-import traceback
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ..ipc.messages.config import EngineConfig
+from ..ipc.messages.outputs import TokenLogprobs
 from ..ipc.messages.plans import StepPlan
-from ..ipc.messages.results import RowFailure, StepResult, WorkerDescription
+from ..ipc.messages.results import PromptLogprobs, StepResult, WorkerDescription
 from ..kernels.select import select_kernels
-from .batch import StepRows, build_inputs, logit_changes, sampling_batch
+from .batch import PromptSpan, StepRows, build_inputs, prompt_spans
+from .choice import Choice, Chooser
 from .dtypes import resolve_dtype
 from .kv_cache import KVCache, max_blocks
 from .loading import OnProgress, load_model, weight_layers
+from .logprobs import MAX_BYTES, OFF, SLICE, TooManyLogprobs, logprobs_bytes, token_logprobs
 from .memory import keep_freed_memory
-from .sampler import Sampler
+from .outcome import StepOutcome
+from .processor_chain import LogitsProcessorError, ProcessorChain
 from .states import RowStates
-
-FAILED_TOKEN = -1  # stands for a failed row's token in StepResult.tokens
 
 
 class NonFiniteLogitsError(ValueError):
     """The model's output for a request is not a number: broken weights, or an overflow on this input."""
 
 
+@dataclass(frozen=True)
+class _Computed:
+    """What a forward over the requests of a StepRows gave. Nothing of it has been taken over yet."""
+
+    sampled: npt.NDArray[np.int64]  # [S], indices of those that yield a token
+    choice: Choice  # for these
+    finite: npt.NDArray[np.bool_]  # of all requests
+    logprobs: list[tuple[int, TokenLogprobs]]  # by index
+    prompt_logprobs: list[tuple[int, int, list[TokenLogprobs]]]  # index, first token, entries
+
+
 class ModelRunner:
     """The model, its KV cache and its rows. Not thread-safe."""
 
     def __init__(self, *, config: EngineConfig, rank: int = 0, on_progress: OnProgress | None = None) -> None:
-        """Load the weights of `config.checkpoint.directory`. Raises ValueError for a checkpoint that does not fit."""
+        """Load the weights of `config.checkpoint.directory`.
+
+        Raises ValueError for a checkpoint that does not fit, and for an entry of `logits_processors` that leads to none.
+        """
         torch.set_num_threads(config.parallel.num_threads or len(os.sched_getaffinity(0)))
         keep_freed_memory()
         self._config = config
@@ -47,13 +63,15 @@ class ModelRunner:
             self._model = load_model(config, on_progress)
         self._shape = self._model.shape
         self._max_model_len = config.checkpoint.max_model_len or self._shape.max_position
-        self._sampler = Sampler(self._kernels)
         self._states = RowStates(
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=self._max_model_len,
             block_size=config.cache.block_size,
+            vocab_size=self._shape.vocab_size,
             eos_token_ids=config.checkpoint.eos_token_ids,
         )
+        self._processors = ProcessorChain(config, self._states)
+        self._chooser = Chooser(self._states, self._kernels, self._processors)
         self._cache: KVCache | None = None
         self._steps = 0
 
@@ -73,6 +91,7 @@ class ModelRunner:
     def reset(self) -> None:
         """Forget all rows; weights and cache stay."""
         self._states.reset()
+        self._processors.reset()
 
     def describe(self) -> WorkerDescription:
         """Numbers of this worker now."""
@@ -99,24 +118,29 @@ class ModelRunner:
         if plan.late_mask:
             raise ValueError(f"step {plan.step} waits for a token mask, which this runner does not support")
         self._states.apply(plan)
+        for new in plan.new:
+            self._processors.enter(new)
+        if plan.copies:
+            assert self._cache is not None, "init_cache comes before the first step"
+            # Once for the whole step: what is computed again request by request finds them done.
+            self._cache.copy(plan.copies)
+        outcome = StepOutcome(plan)
         step = StepRows.from_plan(plan)
-        failed = self._states.failed[step.rows]
-        going_on = np.flatnonzero(~failed)
-        tokens = np.full(len(step.rows), FAILED_TOKEN, dtype=np.int64)
-        failures: list[RowFailure] = []
-        if len(going_on):
-            some = step.select(going_on)
-            self._check(plan.step, some)
-            drawn = tokens[going_on]
-            for failure in self._compute(some, drawn):
-                self._states.failed[some.rows[failure.index]] = True
-                failures.append(msgspec.structs.replace(failure, index=int(going_on[failure.index])))
-            tokens[going_on] = drawn
-        failures += (_failed_before(index) for index in np.flatnonzero(failed).tolist())
+        for index in np.flatnonzero(self._states.failed[step.rows]).tolist():
+            outcome.failed_before(index)
+        step = self._going_on(step)
+        if len(step.rows):
+            self._check(plan.step, step)
+            self._refuse_some(plan, step, outcome)
+            step = self._going_on(step)
+        if len(step.rows):
+            self._compute(step, outcome)
         self._steps += 1
-        # One traceback tells the cause, and the result stays small enough to be sent however many fail.
-        failures[1:] = [msgspec.structs.replace(failure, traceback="") for failure in failures[1:]]
-        return StepResult(step=plan.step, tokens=tokens[plan.sample].tolist(), failures=failures)
+        return outcome.result()
+
+    def _going_on(self, step: StepRows) -> StepRows:
+        failed = self._states.failed[step.rows]
+        return step.select(np.flatnonzero(~failed)) if failed.any() else step
 
     def _check(self, number: int, step: StepRows) -> None:
         states, block_size = self._states, self._config.cache.block_size
@@ -127,57 +151,135 @@ class ModelRunner:
                 f"tokens and blocks for {held[bad]}"
             )
 
-    def _compute(self, step: StepRows, tokens: npt.NDArray[np.int64]) -> list[RowFailure]:
-        """Run the batch, or each request alone if that fails; sampled tokens go into `tokens` and the rows."""
+    def _refuse_some(self, plan: StepPlan, step: StepRows, outcome: StepOutcome) -> None:
+        """Fail requests that cannot be computed with the others, before anything is."""
         try:
-            drawn, finite = self._forward(step)
+            refused = self._processors.begin_step()
+        except LogitsProcessorError as error:
+            refused = dict.fromkeys(step.rows.tolist(), error)
+        if refused:
+            for index in np.flatnonzero(np.isin(step.rows, [*refused])).tolist():
+                self._fail(step, index, refused[int(step.rows[index])], outcome)
+        newcomers = np.isin(step.rows, [new.row for new in plan.new])
+        for index, size in self._too_large(step, newcomers):
+            self._fail(step, index, TooManyLogprobs(_too_many(size)), outcome)
+
+    def _too_large(self, step: StepRows, newcomers: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+        """(index, bytes) of requests whose logprobs do not fit beside those of who asks for fewer, or was there first."""
+        wanted, spans = self._states.logprobs[step.rows], prompt_spans(step, self._states)
+        if not spans and (wanted == OFF).all():
+            return []
+        sizes = np.where(step.sampled, logprobs_bytes(wanted, self._shape.vocab_size), 0)
+        each = logprobs_bytes(self._states.prompt_logprobs[step.rows], self._shape.vocab_size)
+        for span in spans:
+            sizes[span.index] += each[span.index] * (span.end - span.start)
+        order = np.lexsort((newcomers, sizes))
+        large = order[sizes[order].cumsum() > MAX_BYTES]
+        return [(index, int(sizes[index])) for index in sorted(large.tolist())]
+
+    def _compute(self, step: StepRows, outcome: StepOutcome) -> None:
+        """Run the batch, or each request alone if that fails."""
+        try:
+            computed = self._forward(step)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not take the other requests down
             if len(step.rows) == 1:
-                return [_failure(0, error)]
-            return [failure for index in range(len(step.rows)) for failure in self._compute_alone(step, index, tokens)]
-        sampled = np.flatnonzero(step.sampled)
-        good = sampled[finite[sampled]]
-        tokens[good] = drawn[finite[sampled]]
-        self._states.put_sampled(step.rows[good], step.ends[good], tokens[good])
-        return [self._not_finite(step, index) for index in np.flatnonzero(~finite).tolist()]
+                self._fail(step, 0, error, outcome)
+            else:
+                for index in range(len(step.rows)):
+                    self._compute(step.select([index]), outcome)
+            return
+        sampled, choice = computed.sampled, computed.choice
+        usable = computed.finite[sampled]
+        usable[[*choice.errors]] = False
+        good, tokens = sampled[usable], choice.tokens[usable]
+        outcome.tokens[step.indices[good]] = tokens
+        self._states.put_sampled(step.rows[good], step.ends[good], tokens)
+        errors = {int(sampled[index]): error for index, error in choice.errors.items()}
+        for index in np.flatnonzero(~computed.finite).tolist():
+            errors[index] = self._scrub(step, index)
+        for index, cause in errors.items():
+            self._fail(step, index, cause, outcome)
+        outcome.logprobs |= {int(step.indices[index]): one for index, one in computed.logprobs if index not in errors}
+        outcome.prompt_logprobs += [
+            PromptLogprobs(int(step.indices[index]), first, entries)
+            for index, first, entries in computed.prompt_logprobs
+            if index not in errors
+        ]
 
-    def _compute_alone(self, step: StepRows, index: int, tokens: npt.NDArray[np.int64]) -> list[RowFailure]:
-        failures = self._compute(step.select([index]), tokens[index : index + 1])
-        return [msgspec.structs.replace(failure, index=index) for failure in failures]
+    def _forward(self, step: StepRows) -> _Computed:
+        """Logits of all requests, tokens of those that yield one, and the logprobs asked for.
 
-    def _forward(self, step: StepRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """(tokens of the requests that yield one, whether the logits of each request are finite).
-
-        Those that yield none are looked at too: what a chunk of a prompt leaves in the cache may be found by others, and a
-        number that is not finite anywhere in it has spread to its last position.
+        Logits of those that yield none are looked at too: what a chunk of a prompt leaves in the cache may be found by others,
+        and a number that is not finite anywhere in it has spread to its last position.
         """
         assert self._cache is not None, "init_cache comes before the first step"
-        logits = self._model(build_inputs(step, self._states, self._cache, self._kernels), self._cache)
-        finite = np.ones(len(step.rows), dtype=np.bool_)
+        spans = prompt_spans(step, self._states)
+        hidden = self._model(build_inputs(step, self._states, self._cache, self._kernels, spans), self._cache)
+        count = len(step.rows)
+        logits = self._model.compute_logits(hidden[:count])
+        finite = np.ones(count, dtype=np.bool_)
+        sampling = step
         if not step.sampled.all():
             finite[~step.sampled] = logits[torch.from_numpy(~step.sampled)].amax(dim=-1).isfinite().numpy()
             logits = logits[torch.from_numpy(step.sampled)]
-        if not step.sampled.any():
-            return np.empty(0, dtype=np.int64), finite
-        changes = logit_changes(step, self._states)
-        changed = logits if changes is None else changes.apply(logits)
-        drawn = self._sampler.sample(changed, sampling_batch(step, self._states))
-        # A NaN or an infinity wins any argmax, and no change takes it away, so looking at the winner finds it in the row.
-        finite[step.sampled] = logits.gather(1, drawn.unsqueeze(-1)).squeeze(-1).isfinite().numpy()
-        return drawn.numpy(), finite
+            sampling = step.select(step.sampled)
+        sampled = np.flatnonzero(step.sampled)
+        choice = Choice(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_), {})
+        if len(sampled):
+            choice = self._chooser.choose(logits, sampling)
+            finite[sampled] = choice.finite
+        logprobs = self._logprobs(logits, sampling, choice)
+        prompt_logprobs = self._prompt_logprobs(hidden[count:], step, spans, finite)
+        return _Computed(sampled, choice, finite, [(int(sampled[at]), one) for at, one in logprobs], prompt_logprobs)
 
-    def _not_finite(self, step: StepRows, index: int) -> RowFailure:
+    def _logprobs(self, logits: Tensor, step: StepRows, choice: Choice) -> list[tuple[int, TokenLogprobs]]:
+        """Of the chosen tokens, by index; logits [S, V] are the raw ones of requests, all of which yield a token."""
+        counts = self._states.logprobs[step.rows]
+        asked = np.flatnonzero((counts != OFF) & choice.finite)
+        found: list[tuple[int, TokenLogprobs]] = []
+        for first in range(0, len(asked), SLICE):
+            some = asked[first : first + SLICE]
+            entries, _ = token_logprobs(logits[torch.from_numpy(some)], torch.from_numpy(choice.tokens[some]), counts[some])
+            found += zip(some.tolist(), entries, strict=True)
+        return found
+
+    def _prompt_logprobs(
+        self, hidden: Tensor, step: StepRows, spans: list[PromptSpan], finite: npt.NDArray[np.bool_]
+    ) -> list[tuple[int, int, list[TokenLogprobs]]]:
+        """Of the tokens behind each position of the spans, whose hidden states these are; marks requests as not finite."""
+        found: list[tuple[int, int, list[TokenLogprobs]]] = []
+        offset = 0
+        for span in spans:
+            row, entries = step.rows[span.index], list[TokenLogprobs]()
+            count = self._states.prompt_logprobs[row]
+            for start in range(span.start, span.end, SLICE):
+                end = min(start + SLICE, span.end)
+                tokens = torch.from_numpy(self._states.tokens[row, start + 1 : end + 1].astype(np.int64))
+                logits = self._model.compute_logits(hidden[offset : offset + end - start])
+                some, numbers = token_logprobs(logits, tokens, np.full(end - start, count))
+                entries += some
+                finite[span.index] &= numbers.all()
+                offset += end - start
+            found.append((span.index, span.start + 1, entries))
+        return found
+
+    def _scrub(self, step: StepRows, index: int) -> NonFiniteLogitsError:
+        """Clean the blocks of a request whose logits are no numbers."""
         assert self._cache is not None
         row, end = int(step.rows[index]), int(step.ends[index])
         used = -(-end // self._config.cache.block_size)
         self._cache.scrub(self._states.blocks[row, :used].tolist())
-        return _failure(index, NonFiniteLogitsError(f"the model's output after {end} tokens is not finite"))
+        return NonFiniteLogitsError(f"the model's output after {end} tokens is not finite")
+
+    def _fail(self, step: StepRows, index: int, error: Exception, outcome: StepOutcome) -> None:
+        row = int(step.rows[index])
+        self._states.failed[row] = True
+        self._processors.leave(row)
+        outcome.fail(int(step.indices[index]), error)
 
 
-def _failed_before(index: int) -> RowFailure:
-    return RowFailure(index=index, kind="RowFailed", message="a step before this one failed for the request")
-
-
-def _failure(index: int, error: Exception) -> RowFailure:
-    trace = "".join(traceback.format_exception(error))
-    return RowFailure(index=index, kind=type(error).__name__, message=str(error)[:200], traceback=trace[-2000:])
+def _too_many(size: int) -> str:
+    return (
+        f"logprobs and prompt_logprobs would make {size} bytes in this step, of at most {MAX_BYTES} for all its requests: ask "
+        "for fewer than the whole vocabulary, or set a lower max_num_batched_tokens"
+    )

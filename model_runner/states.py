@@ -9,16 +9,28 @@ import numpy.typing as npt
 
 from ..ipc.messages.plans import NewRow, StepPlan
 from ..ipc.messages.sampling import SamplingParams
+from .allow_lists import AllowLists
 from .logit_changes import RowChanges
+from .logprobs import OFF
+from .penalties import Penalties
 
 
 class RowStates:
     """Rows 0 .. max_num_seqs - 1. What a row without a request holds has no meaning."""
 
-    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int, eos_token_ids: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        vocab_size: int = 0,
+        eos_token_ids: tuple[int, ...] = (),
+    ) -> None:
         # One more than the longest sequence: the last position may still yield a token, which no step computes.
         self.tokens = np.zeros((max_num_seqs, max_model_len + 1), dtype=np.int32)
         self.lengths = np.zeros(max_num_seqs, dtype=np.int64)  # tokens known
+        self.prompt_lengths = np.zeros(max_num_seqs, dtype=np.int64)  # how many of them are prompt
         self.blocks = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
         self.greedy = np.ones(max_num_seqs, dtype=np.bool_)
@@ -27,8 +39,12 @@ class RowStates:
         self.top_p = np.ones(max_num_seqs, dtype=np.float32)
         self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
         self.seeds = np.zeros(max_num_seqs, dtype=np.int64)
+        self.logprobs = np.full(max_num_seqs, OFF, dtype=np.int64)  # likeliest tokens to tell; -1: the whole vocabulary
+        self.prompt_logprobs = np.full(max_num_seqs, OFF, dtype=np.int64)  # the same for prompts
         self.failed = np.zeros(max_num_seqs, dtype=np.bool_)  # until another request enters the row
         self.changes: dict[int, RowChanges] = {}  # by row; most requests ask for none
+        self.allow_lists = AllowLists(max_num_seqs, vocab_size)
+        self.penalties = Penalties(max_num_seqs, vocab_size)
         self._eos_token_ids = eos_token_ids
 
     def apply(self, plan: StepPlan) -> None:
@@ -45,6 +61,7 @@ class RowStates:
         """Make each token the last one of its row, at its position."""
         self.tokens[rows, positions] = tokens
         self.lengths[rows] = positions + 1
+        self.penalties.count(rows, positions, tokens)
 
     def reset(self) -> None:
         """Forget all rows."""
@@ -57,6 +74,7 @@ class RowStates:
         self.failed[new.row] = False
         self._write_tokens(new.row, 0, new.tokens)
         self._append_blocks(new.row, new.blocks)
+        self.prompt_lengths[new.row] = new.prompt_length
         self._set_params(new.row, new.params)
         changes = RowChanges.from_params(new.params, new.prompt_length, self._eos_token_ids)
         if changes is None:
@@ -73,6 +91,10 @@ class RowStates:
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
         self.seeds[row] = params.seed or 0
+        self.logprobs[row] = OFF if params.logprobs is None else params.logprobs
+        self.prompt_logprobs[row] = OFF if params.prompt_logprobs is None else params.prompt_logprobs
+        self.allow_lists.enter(row, params)
+        self.penalties.enter(row, params)
 
     def _write_tokens(self, row: int, start: int, tokens: list[int]) -> None:
         end, limit = start + len(tokens), self.tokens.shape[1]
@@ -80,6 +102,7 @@ class RowStates:
             raise ValueError(f"row {row} holds at most {limit} tokens, got {end}")
         self.tokens[row, start:end] = tokens
         self.lengths[row] = end
+        self.penalties.forget_counts(row)
 
     def _append_blocks(self, row: int, blocks: list[int]) -> None:
         held = int(self.num_blocks[row])

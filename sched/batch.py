@@ -14,6 +14,7 @@ class Batch:
         "blocks",
         "budget",
         "computing",
+        "copies",
         "counts",
         "new",
         "requests",
@@ -36,6 +37,7 @@ class Batch:
         self.sample: list[int] = []
         self.requests: list[Request] = []  # parallel to rows
         self.sampled: list[Request] = []  # parallel to sample
+        self.copies: list[tuple[int, int]] = []  # blocks, from and to
         self.computing: list[tuple[Request, int]] = []  # requests that offer blocks before they are computed, and up to where
 
     def chunk_of(self, request: Request) -> int:
@@ -85,7 +87,13 @@ class Batch:
         for failure in result.failures:
             if not 0 <= failure.index < len(self.requests):
                 raise ResultMismatch(f"step {self.step} has {len(self.requests)} rows, failure names {failure.index}")
+        if result.logprobs and len(result.logprobs) != len(result.tokens):
+            raise ResultMismatch(f"step {self.step} has {len(result.tokens)} tokens, and {len(result.logprobs)} logprobs")
+        for part in result.prompt_logprobs:
+            if not 0 <= part.index < len(self.requests):
+                raise ResultMismatch(f"step {self.step} has {len(self.requests)} rows, prompt logprobs name {part.index}")
 
     def plan(self) -> StepPlan:
         """The step as the workers get it."""
-        return StepPlan(self.step, self.new, self.rows, self.starts, self.counts, self.blocks, self.sample)
+        lists = (self.rows, self.starts, self.counts, self.blocks, self.sample)
+        return StepPlan(self.step, self.new, *lists, copies=self.copies)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from .block_pool import BlockPool
+from .held_prompt import HeldPrompt
 from .places import Places
 from .request import Request, RequestState
 from .scheduler import Scheduler
@@ -34,21 +34,28 @@ def check_integrity(scheduler: Scheduler) -> None:
     rows = places.row_pool
     _expect_partition("rows", rows.num_rows, rows.free_rows(), (request.row for request in places.running))
     requests = places.requests.values()
-    _check_blocks(places.kv_cache_manager.pool, requests)
+    _check_blocks(places)
     samples = Counter(id(request) for batch in scheduler.in_flight for request in batch.sampled)
     for request in requests:
         _check_counts(request, samples[id(request)], places.kv_cache_manager.block_size)
+    _check_siblings(places)
+    _check_held(places)
+    _check_writes(places)
     _check_steps(scheduler)
     _check_suspects(scheduler.suspects, requests)
     _check_alone(scheduler)
 
 
-def _check_blocks(pool: BlockPool, requests: Collection[Request]) -> None:
+def _check_blocks(places: Places) -> None:
     """Every block is free or held, as often as it has references, and what can be found is where it is said to be."""
-    held = Counter(block for request in requests for block in request.block_table)
+    pool, requests = places.kv_cache_manager.pool, places.requests.values()
+    holders: list[Request | HeldPrompt] = [*requests, *places.siblings.held]
+    held = Counter(block for holder in holders for block in holder.block_table)
     _expect_partition("blocks", pool.num_blocks, pool.free_blocks(), held)
     wrong = [block for block in range(pool.num_blocks) if pool.references(block) != held[block]]
     _expect(not wrong, f"blocks whose references are not the requests that hold them: {wrong}")
+    kept = {request.request_id for request in places.waiting if request.block_table}
+    _expect(kept == places.kept.keys(), f"requests {sorted(kept)} wait with blocks, known are {sorted(places.kept)}")
     entries = pool.entries()
     blocks = Counter(entry.block for entry in entries)
     _expect(not blocks or max(blocks.values()) == 1, f"blocks with two contents: {[b for b, n in blocks.items() if n > 1]}")
@@ -76,6 +83,7 @@ def _check_queues(places: Places) -> None:
         (RequestState.RUNNING, places.running),
         (RequestState.WAITING, places.waiting),
         (RequestState.PARKED, places.parked.values()),
+        (RequestState.FOLLOWING, _following(places)),
     )
     queued: Counter[int] = Counter()
     for state, queue in queues:
@@ -90,6 +98,53 @@ def _check_queues(places: Places) -> None:
         queued == Counter(places.requests.keys()),
         f"registered: {sorted(places.requests)}, queued: {sorted(queued.elements())}",
     )
+
+
+def _following(places: Places) -> list[Request]:
+    """Those in groups, but for who has left and is still in the list."""
+    groups = places.siblings.groups.values()
+    return [request for group in groups for request in group if request.state is RequestState.FOLLOWING]
+
+
+def _check_siblings(places: Places) -> None:
+    """Each group is led by a request that is to compute its prompt and is older; those that follow hold nothing."""
+    for number, group in places.siblings.groups.items():
+        leader = places.requests.get(number)
+        _expect(
+            leader is not None and leader.state in (RequestState.RUNNING, RequestState.WAITING) and not leader.output,
+            f"siblings follow request {number}, which computes no prompt",
+        )
+        assert leader is not None
+        for request in group:
+            name = f"request {request.request_id}, which follows request {number},"
+            _expect(
+                request.state is not RequestState.FOLLOWING or not (request.block_table or request.output),
+                f"{name} holds {len(request.block_table)} blocks and {len(request.output)} tokens of output",
+            )
+            _expect(request.prompt == leader.prompt, f"{name} has another prompt")
+            _expect(request.rank[1] > leader.rank[1], f"{name} is older")
+
+
+def _check_held(places: Places) -> None:
+    """Each held prompt is for some unfinished requests, all of whose prompts it is."""
+    members = Counter(request.held for request in places.requests.values() if request.held is not None)
+    for held in members.keys() | places.siblings.held.keys():
+        numbers = [request.request_id for request in places.requests.values() if request.held is held]
+        name = f"the prompt held for requests {numbers}"
+        _expect(held.members == len(numbers) > 0, f"{name} is said to be for {held.members}")
+        _expect((held in places.siblings.held) == bool(held.block_table), f"{name} has blocks {held.block_table}")
+        wrong = [number for number in numbers if len(places.requests[number].prompt) != held.num_computed + 1]
+        _expect(not wrong, f"{name} has {held.num_computed} positions, all but one of the prompt, not so of {wrong}")
+
+
+def _check_writes(places: Places) -> None:
+    """Nobody else holds a block that is still to be written to, but for whoever is to copy it first."""
+    manager = places.kv_cache_manager
+    copied = Counter(held.block_table[-1] for held in places.siblings.held)
+    for request in places.requests.values():
+        own = request.block_table[request.num_computed // manager.block_size :]
+        shared = [block for block in own if manager.pool.references(block) > 1 + copied[block]]
+        _expect(not shared, f"request {request.request_id} will write to blocks {shared}, which others hold")
 
 
 def _check_counts(request: Request, num_sampling: int, block_size: int) -> None:

@@ -1,9 +1,9 @@
 """What the engine core asks of a scheduler, so that it can be replaced (`scheduler_cls`)."""
 
-import importlib
 from typing import Protocol
 
 from ..ipc.messages.config import CacheConfig, SchedulerConfig
+from ..ipc.messages.import_path import class_at
 from ..ipc.messages.outputs import TokenDelta
 from ..ipc.messages.plans import StepPlan
 from ..ipc.messages.requests import AddRequest
@@ -42,6 +42,9 @@ class SchedulerInterface(Protocol):
     def abort(self, request: int) -> bool:
         """Forget a request; False if it is unknown."""
 
+    def abort_all(self) -> list[TokenDelta]:
+        """End all requests; returns their last deltas."""
+
     def park(self, request: int) -> bool:
         """Schedule a request no more until `unpark`; False if it is unknown."""
 
@@ -63,18 +66,4 @@ class SchedulerInterface(Protocol):
 
 def scheduler_class(path: str) -> type[SchedulerInterface]:
     """The class at an import path, "package.module.Class". Raises ValueError, naming the path, if there is none."""
-    module, _, name = path.rpartition(".")
-    if not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise ValueError(f"scheduler_cls must be an import path like 'package.module.Class', got {path!r}")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        where = "it is looked for in installed packages and in PYTHONPATH"
-        raise ValueError(f"scheduler_cls {path!r} cannot be imported: {error}; {where}") from error
-    missing = [name for name in vars(SchedulerInterface) if not name.startswith("_") and not hasattr(found, name)]
-    if not isinstance(found, type) or missing:
-        raise ValueError(
-            f"scheduler_cls {path!r} is no scheduler: a class with the methods of {__name__}.SchedulerInterface"
-            + (f"; it lacks {', '.join(missing)}" if missing else "")
-        )
-    return found
+    return class_at(path, option="scheduler_cls", noun="scheduler", contract=SchedulerInterface)

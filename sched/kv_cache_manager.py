@@ -1,12 +1,13 @@
 """KVCacheManager: each request's block table, and the prefixes that requests share."""
 
-from collections.abc import Iterable
-from itertools import takewhile
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..ipc.messages.config import CacheConfig
 from .block_pool import BlockPool, CachedBlock, Key, Parent
 from .errors import DoesNotFit
+from .held_prompt import HeldPrompt
 from .request import NEVER, Request
 
 
@@ -25,12 +26,15 @@ class KVCacheManager:
     that step is there: a step may fail.
     """
 
-    __slots__ = ("block_size", "caching", "pool")
+    __slots__ = ("_copies", "block_size", "caching", "pool", "prefix_hits", "prefix_queries")
 
     def __init__(self, num_blocks: int, cache: CacheConfig) -> None:
         self.block_size = cache.block_size
         self.pool = BlockPool(num_blocks)
         self.caching = cache.enable_prefix_caching
+        self.prefix_queries = 0  # prompt tokens looked up for requests that entered a row for the first time
+        self.prefix_hits = 0  # those of them that were found
+        self._copies: list[tuple[int, int]] = []  # since the last step was planned
 
     def blocks_for(self, num_positions: int) -> int:
         """Blocks that hold the KV of this many positions."""
@@ -48,11 +52,22 @@ class KVCacheManager:
                 block_size=self.block_size,
             )
 
+    def needed(self, request: Request, found: Sequence[CachedBlock]) -> int:
+        """Blocks that a request without a row needs, for all tokens known now, besides those that it holds, and those that it
+        shares because they were found or else are held for it.
+        """
+        held = request.beginning
+        shared = len(found) if found or held is None else len(held.block_table) - 1
+        return self.blocks_for(request.num_known) - len(request.block_table) - shared
+
     def match(self, request: Request) -> Match:
-        """Look up a request, unless it holds blocks. At least its last known token is left to compute."""
-        needed = self.blocks_for(request.num_known) - len(request.block_table)
-        if request.block_table or not self.caching:
-            return Match([], 0, needed)
+        """Look up a request, unless it holds blocks, or its whole prompt is held for it. At least its last known token is left
+        to compute.
+        """
+        held = request.beginning
+        known = request.block_table or (held is not None and not request.output)
+        if known or not (self.caching and request.reads_prefix_cache):
+            return self.match_of(request, [])
         pool, found, num_computing = self.pool, list[CachedBlock](), 0
         parent: Parent = request.root
         for index in range((request.num_known - 1) // self.block_size):
@@ -64,8 +79,14 @@ class KVCacheManager:
             else:
                 num_computing += 1
             parent = entry.number
-        in_use = sum(pool.references(entry.block) > 0 for entry in found)
-        return Match(found, num_computing, needed - in_use)
+        if held is not None and len(found) * self.block_size <= held.num_computed:
+            return self.match_of(request, [])
+        return self.match_of(request, found, num_computing)
+
+    def match_of(self, request: Request, found: list[CachedBlock], num_computing: int = 0) -> Match:
+        """The match of a request for which these are found."""
+        free = sum(not self.pool.references(entry.block) for entry in found)
+        return Match(found, num_computing, self.needed(request, found) + free)
 
     def is_being_computed(self, request: Request, match: Match) -> bool:
         """Whether to let a request wait for others that are just computing at least half of what it would compute itself."""
@@ -79,6 +100,9 @@ class KVCacheManager:
         for entry in match.found:
             pool.share(entry.block)
             table.append(entry.block)
+        if self.caching and request.reads_prefix_cache and request.num_cached_tokens < 0:
+            self.prefix_queries += len(request.prompt)
+            self.prefix_hits += min(len(table) * self.block_size, len(request.prompt))
         request.num_computed = len(table) * self.block_size
         request.num_keyed = len(table)
         request.parent = match.found[-1].number if match.found else request.root
@@ -93,6 +117,50 @@ class KVCacheManager:
         table.extend(new)
         request.num_slots = len(table) * self.block_size
         return new
+
+    def hold(self, leader: Request, num_positions: int) -> HeldPrompt:
+        """Hold the KV of a request's first positions for others.
+
+        They are fewer than those that it has results of, and the tokens that the others know begin with those of all blocks
+        that it offers.
+        """
+        blocks = leader.block_table[: num_positions // self.block_size + 1]
+        for block in blocks:
+            self.pool.share(block)
+        return HeldPrompt(
+            blocks,
+            num_computed=num_positions,
+            num_keyed=leader.num_keyed,
+            parent=leader.parent,
+            next_full=leader.next_full,
+        )
+
+    def enter(self, request: Request, match: Match) -> None:
+        """Give a request that is about to enter a row all blocks for the tokens known now, as in its `match`."""
+        held = request.beginning
+        if request.block_table:
+            self.extend(request, request.num_known)
+        elif held is None or match.found:
+            self.admit(request, match)
+        else:
+            self._begin(request, held)
+
+    def _begin(self, request: Request, held: HeldPrompt) -> None:
+        *shared, last = held.block_table
+        for block in shared:
+            self.pool.share(block)
+        [own] = self.pool.allocate(1)
+        request.block_table = [*shared, own]
+        if held.num_computed % self.block_size:
+            self._copies.append((last, own))  # whoever gets `last` when it is held no more writes to it after that
+        request.num_computed = held.num_computed
+        request.num_keyed, request.parent, request.next_full = held.num_keyed, held.parent, held.next_full
+        self.extend(request, request.num_known)
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Blocks that the step in hand has to copy, (from, to), before it computes anything."""
+        copies, self._copies = self._copies, []
+        return copies
 
     def computed(self, request: Request, num_positions: int) -> None:
         """The result of a step that computed all positions below `num_positions` is there: others may find their blocks."""
@@ -120,12 +188,14 @@ class KVCacheManager:
             request.computing.clear()
             request.next_full = NEVER
 
-    def reset(self, requests: Iterable[Request]) -> None:
-        """Let nothing that was computed so far be found any more. `requests` are all that hold blocks."""
+    def reset(self, requests: Iterable[Request], held: Iterable[HeldPrompt] = ()) -> None:
+        """Let nothing that was computed so far be found any more. These are all that hold blocks."""
         self.pool.forget_all()
         for request in requests:
             request.computing.clear()
             request.next_full = NEVER
+        for prompt in held:
+            prompt.next_full = NEVER
 
     def restart(self, requests: Iterable[Request]) -> None:
         """All content of the KV cache is lost, and so are all steps in flight. `requests` are all that are not finished; they
@@ -138,10 +208,23 @@ class KVCacheManager:
             request.num_schedulable = request.num_known
 
     def num_shared(self, request: Request) -> int:
-        """Blocks at the beginning of a request's table that others hold too; rarely, and no more than an estimate needs, others
-        hold some behind those.
+        """Blocks at the beginning of a request's table that others hold too. An estimate where others hold some behind one that
+        is its own, which is rare.
         """
-        return sum(1 for _ in takewhile(lambda block: self.pool.references(block) > 1, request.block_table))
+        table = request.block_table
+        return bisect_left(table, True, key=lambda block: self.pool.references(block) == 1)
+
+    def yields(self, holder: Request | HeldPrompt) -> bool:
+        """Whether it is worth while to take its blocks from a holder: some become free, and of a held prompt more than the last
+        one, which those that run in the others do not hold.
+        """
+        if isinstance(holder, HeldPrompt):
+            return self.pool.references(holder.block_table[-2:][0]) == 1
+        return self.owns(holder)
+
+    def owns(self, holder: Request | HeldPrompt) -> bool:
+        """Whether nobody else holds one of a holder's blocks."""
+        return any(self.pool.references(block) == 1 for block in reversed(holder.block_table))
 
     def _offer(self, request: Request, num_positions: int, *, ready: bool) -> None:
         """Let others find the blocks that are full below `num_positions`, whose tokens are known."""

@@ -1,18 +1,25 @@
 """Places: where each request is, which row and blocks it holds, and how it moves."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 
 from ..ipc.messages.config import CacheConfig
+from .held_prompt import HeldPrompt
 from .kv_cache_manager import KVCacheManager, Match
-from .preemption import choose_holder, choose_victim
+from .preemption import choose_victim
 from .ranked_queue import RankedQueue
 from .request import Request, RequestState
 from .rows import RowPool
+from .siblings import Siblings
+
+Holder = Request | HeldPrompt  # who keeps blocks without a row
 
 
 class Places:
-    """All requests that are not finished: each is in the one of `waiting`, `running` and `parked` that its state names."""
+    """All requests that are not finished: each is in the one of `waiting`, `running` and `parked` that its state names, or
+    follows one of them.
+    """
 
     def __init__(self, num_blocks: int, cache: CacheConfig, *, num_rows: int) -> None:
         self.kv_cache_manager = KVCacheManager(num_blocks, cache)
@@ -21,6 +28,8 @@ class Places:
         self.running = RankedQueue()
         self.waiting = RankedQueue()
         self.parked: dict[int, Request] = {}  # the one parked longest first
+        self.kept: dict[int, Request] = {}  # those of `waiting` that kept blocks
+        self.siblings = Siblings(self.kv_cache_manager, self.waiting)
         self.num_preemptions = 0
 
     def add(self, request: Request) -> None:
@@ -28,12 +37,16 @@ class Places:
         self.requests[request.request_id] = request
         self.waiting.push(request)
 
+    def add_group(self, leader: Request, followers: Collection[Request]) -> None:
+        """The same for siblings, the second and later of which follow the first."""
+        self.add(leader)
+        if followers:
+            self.requests.update((follower.request_id, follower) for follower in followers)
+            self.siblings.follow(leader, followers)
+
     def enter(self, request: Request, match: Match) -> None:
         """Give a waiting request a row, and blocks for all tokens known now."""
-        if request.block_table:
-            self.kv_cache_manager.extend(request, request.num_known)
-        else:
-            self.kv_cache_manager.admit(request, match)
+        self.kv_cache_manager.enter(request, match)
         self._leave(request)
         request.state = RequestState.RUNNING
         request.row = self.row_pool.take()
@@ -41,6 +54,7 @@ class Places:
 
     def park(self, request: Request) -> None:
         """Take its row from a request, which keeps its blocks until others need them."""
+        self.siblings.let_go(request)
         self._leave(request)
         request.state = RequestState.PARKED
         self.parked[request.request_id] = request
@@ -51,6 +65,8 @@ class Places:
         self._leave(request)
         request.state = RequestState.WAITING
         self.waiting.push(request)
+        if request.block_table:
+            self.kept[request.request_id] = request
 
     def preempt(self, request: Request) -> int:
         """Let a running request wait again, without its blocks; returns how many more are free now.
@@ -60,8 +76,9 @@ class Places:
         pool = self.kv_cache_manager.pool
         before = pool.num_free
         self.num_preemptions += 1
-        self.wait_again(request)
+        request.num_preemptions += 1
         self.kv_cache_manager.free(request)
+        self.wait_again(request)
         return pool.num_free - before
 
     def release(self, request: Request) -> None:
@@ -71,16 +88,31 @@ class Places:
         them: workers execute plans strictly in order, so that step's writes, KV and token alike, are done before
         the next owner's row is set up, and the next owner reads no position that it has not written itself.
         """
+        self.siblings.let_go(request)
         self._leave(request)
         self.kv_cache_manager.free(request)
+        self.siblings.ended(request)
         request.state = RequestState.FINISHED
         del self.requests[request.request_id]
 
     def restart(self) -> None:
         """All that was computed and all steps in flight are lost: nobody keeps row or blocks, and those that ran wait again."""
+        self.siblings.give_up_all()
+        self.kept.clear()
         self.kv_cache_manager.restart(self.requests.values())
         for request in self.running.snapshot():
             self.wait_again(request)
+
+    def reset_prefix_cache(self, *, preempt_running: bool) -> None:
+        """Let nothing be found that was computed so far; with `preempt_running`, let nobody keep any of it."""
+        self.kv_cache_manager.reset(self.requests.values(), self.siblings.held)
+        if preempt_running:
+            self.siblings.give_up_all()
+            for request in self.running.snapshot():
+                self.wait_again(request)
+            for request in (*self.parked.values(), *self.waiting):
+                self.kv_cache_manager.free(request)
+            self.kept.clear()
 
     def enter_first(self, request: Request, max_running: int) -> bool:
         """Give a request that waits or runs a row, and blocks for all tokens known now, whoever has to do without them.
@@ -102,28 +134,39 @@ class Places:
         self.enter(request, match)
         return True
 
-    def holders(self, but: Collection[Request]) -> list[Request]:
-        """All other requests that kept blocks without a row."""
-        return [other for other in (*self.parked.values(), *self.waiting) if other.block_table and other not in but]
+    def holders(self, but: Collection[Request] = ()) -> Iterator[Holder]:
+        """All that keep blocks without a row, but for these waiting requests and what is held for them.
 
-    def blocks_of(self, requests: Iterable[Request]) -> int:
+        They are in the order in which they are to lose them: the one parked longest, the one whose turn comes last, the prompt
+        held last.
+        """
+        yield from (request for request in self.parked.values() if request.block_table)
+        kept = sorted(self.kept.values(), key=lambda request: request.rank, reverse=True)
+        yield from (request for request in kept if request not in but)
+        entering = [request.held for request in but]
+        yield from (held for held in reversed(self.siblings.held) if held not in entering)
+
+    def blocks_of(self, holders: Iterable[Holder]) -> int:
         """Blocks that would be free if all of these lost theirs."""
-        held = Counter(block for request in requests for block in request.block_table)
+        held = Counter(chain.from_iterable(holder.block_table for holder in holders))
         pool = self.kv_cache_manager.pool
         return sum(pool.references(block) == count for block, count in held.items())
 
     def find_block(self, request: Request) -> bool:
         """Make sure of a free block for a running request, if need be at the cost of others: first those that hold blocks
         without a row, then those that run and rank behind it. False if there are none.
+
+        Holders whose loss yields next to nothing are left alone, unless the first of all would not get on.
         """
-        while not self.kv_cache_manager.pool.num_free:
-            holder = choose_holder(self.parked.values(), reversed(self.waiting), but=request)
+        manager = self.kv_cache_manager
+        while not manager.pool.num_free:
+            holder = next(filter(manager.yields, self.holders()), None)
             if holder is not None:
-                self.kv_cache_manager.free(holder)
+                self._take_from(holder)
                 continue
-            victim = choose_victim((other for other in self.running if other.rank > request.rank), self.kv_cache_manager)
+            victim = choose_victim((other for other in self.running if other.rank > request.rank), manager)
             if victim is None:
-                return False
+                return request is self.running.first() and self._free_up(1, list(self.holders()))
             self.preempt(victim)
         return True
 
@@ -138,20 +181,43 @@ class Places:
         found = [entry.block for entry in match.found]
         for block in found:  # held for the request, so that it does not count as free when another one loses it
             pool.share(block)
-        count = manager.blocks_for(request.num_known) - len(found or request.block_table) + spare
-        enough = pool.num_free + self.blocks_of(self.holders([request])) >= count
-        while enough and pool.num_free < count:
-            holder = choose_holder(self.parked.values(), reversed(self.waiting), but=request)
-            assert holder is not None, "blocks_of promised more than there was"
-            manager.free(holder)
+        enough = self._free_up(manager.needed(request, match.found) + spare, list(self.holders([request])))
         pool.free(reversed(found))
+        held = request.beginning
+        if not (enough or self.running) and held is not None:
+            self.siblings.give_up(held)  # alone, it needs less than the copy and what it copies
+            return self.reserve(request, manager.match_of(request, match.found), spare)
         return enough
+
+    def _free_up(self, count: int, holders: Sequence[Holder]) -> bool:
+        """Make sure of so many free blocks at the cost of these, those first from which it is worth while to take some.
+
+        False, and nobody has lost anything, if that is not enough.
+        """
+        manager = self.kv_cache_manager
+        if manager.pool.num_free + self.blocks_of(holders) < count:
+            return False
+        for is_next in (manager.yields, manager.owns, lambda _: True):
+            for holder in holders:
+                if manager.pool.num_free >= count:
+                    return True
+                if holder.block_table and is_next(holder):
+                    self._take_from(holder)
+        return True
+
+    def _take_from(self, holder: Holder) -> None:
+        if isinstance(holder, HeldPrompt):
+            self.siblings.give_up(holder)
+        else:
+            self.kv_cache_manager.free(holder)
+            self.kept.pop(holder.request_id, None)
 
     def _leave(self, request: Request) -> None:
         """Take a live request out of the place that its state names; a running one gives up its row, and keeps its blocks."""
         match request.state:
             case RequestState.WAITING:
                 self.waiting.remove(request)
+                self.kept.pop(request.request_id, None)
             case RequestState.PARKED:
                 del self.parked[request.request_id]
             case RequestState.RUNNING:

@@ -20,9 +20,11 @@ class Precedence:
         self._next_promotion = 0  # not before so many admissions
         self.admissions = 0  # of requests that had no turn before
 
-    def set_turn(self, request: Request) -> None:
-        """Note when a request that is about to wait for the first time will have been overtaken too often."""
-        request.turn = self.admissions + len(self._places.waiting) + MAX_OVERTAKES
+    def set_turn(self, request: Request, ahead: int = 0) -> None:
+        """Note when a request that is about to wait for the first time will have been overtaken too often. So many others that
+        come before it are not in the queue yet.
+        """
+        request.turn = self.admissions + len(self._places.waiting) + ahead + MAX_OVERTAKES
 
     def promote(self) -> None:
         """Let the oldest request that was overtaken too often rank before all others, for a row or for a share of the budget.
@@ -58,7 +60,7 @@ class Precedence:
                 put_off += 1
                 continue
             entering.append(request)
-            holders = places.holders(entering)
+            holders = list(places.holders(entering))
             if blocks + places.blocks_of([*victims, *holders]) < match.num_blocks + len(places.running) - len(victims):
                 return
             while rows < 1 or blocks + places.blocks_of(holders) < match.num_blocks + len(places.running):

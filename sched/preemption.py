@@ -18,20 +18,9 @@ def choose_victim(candidates: Iterable[Request], manager: KVCacheManager) -> Req
     """
     victim, least = None, (0, 0, 0)
     for request in candidates:
-        if manager.num_shared(request) < len(request.block_table):
+        if manager.yields(request):
             priority, number = request.rank
             cost = (-priority, recompute_cost(request, manager), -number)
             if victim is None or cost < least:
                 victim, least = request, cost
     return victim
-
-
-def choose_holder(parked: Iterable[Request], waiting: Iterable[Request], *, but: Request) -> Request | None:
-    """The first that kept blocks without a row, other than `but`: of `parked`, which are in the order of parking, else of
-    `waiting`, which are in the reverse order of their turns.
-    """
-    for queue in (parked, waiting):
-        for request in queue:
-            if request.block_table and request is not but:
-                return request
-    return None

@@ -3,9 +3,11 @@
 from collections import deque
 from enum import Enum
 
+from ..ipc.messages.outputs import FinishReason, TokenDelta
 from ..ipc.messages.requests import AddRequest
 from ..ipc.messages.sampling import SamplingParams
 from .block_pool import CachedBlock, Parent
+from .held_prompt import HeldPrompt
 from .stop_rules import StopRules
 
 NEVER = 1 << 62  # a position that no request reaches
@@ -17,6 +19,7 @@ class RequestState(Enum):
     WAITING = "waiting"  # for a row; holds blocks only where it kept them when it lost its row
     RUNNING = "running"  # holds a row and blocks
     PARKED = "parked"  # as waiting, but its turn does not come
+    FOLLOWING = "following"  # holds nothing, until the leader of its siblings has computed their prompt
     FINISHED = "finished"  # holds nothing; a step in flight may still name it
 
 
@@ -31,6 +34,7 @@ class Request:
         "deaths_alone",
         "deaths_known",
         "extra_keys",
+        "held",
         "last_step",
         "max_positions",
         "next_full",
@@ -38,6 +42,7 @@ class Request:
         "num_computed",
         "num_in_flight",
         "num_keyed",
+        "num_preemptions",
         "num_schedulable",
         "num_slots",
         "output",
@@ -45,6 +50,7 @@ class Request:
         "parent",
         "prompt",
         "rank",
+        "reads_prefix_cache",
         "request_id",
         "root",
         "row",
@@ -72,7 +78,10 @@ class Request:
     deaths_known: int  # those at which it certainly was
     deaths_alone: int  # those at which it was in flight alone
     clear_at: int  # positions to compute until that counts as progress; 0 without deaths
+    num_preemptions: int
+    reads_prefix_cache: bool  # else it computes all that it does not hold
     block_table: list[int]  # block ids in order of position
+    held: HeldPrompt | None  # what it begins with, as long as there is any of it, when it enters a row without blocks
     num_slots: int  # positions that the block table covers
     root: tuple[str, ...]  # requests share blocks only under an equal one
     extra_keys: dict[int, tuple[str, ...]]  # by index of the block whose KV depends on them
@@ -100,11 +109,14 @@ class Request:
         self.deaths = request.deaths
         self.deaths_known = self.deaths_alone = request.deaths_alone
         self.clear_at = self.num_known if request.deaths else 0
+        self.num_preemptions = 0
+        self.reads_prefix_cache = request.params.reads_prefix_cache
         self.root = (request.cache_salt,)
         self.extra_keys = {}
         for extra in request.cache_keys:
             index, offset = divmod(extra.position, block_size)  # the positions of a block before it do not depend on it
             self.extra_keys[index] = (*self.extra_keys.get(index, ()), f"{offset}:{extra.key}")
+        self.held = None
         self.block_table = []
         self.computing = deque()
         self.lose_blocks()
@@ -114,12 +126,27 @@ class Request:
         """Tokens known: prompt, and output whose result is there."""
         return len(self.prompt) + len(self.output)
 
+    @property
+    def beginning(self) -> HeldPrompt | None:
+        """What it begins with if it enters a row now, unless more of it is found elsewhere."""
+        held = self.held
+        return held if held is not None and held.block_table and not self.block_table else None
+
     def tokens(self, start: int, end: int) -> tuple[int, ...]:
         """Known tokens from position `start` to `end`, which is excluded."""
         length = len(self.prompt)
         if end <= length:
             return tuple(self.prompt[start:end])
         return (*self.prompt[start:], *self.output[max(start - length, 0) : end - length])
+
+    def delta(
+        self, position: int, tokens: list[int], finish_reason: FinishReason | None = None, stop_reason: int | None = None
+    ) -> TokenDelta:
+        """News of the request: these tokens, if any, from output position `position` on."""
+        cached = 0 if position else max(self.num_cached_tokens, 0)
+        return TokenDelta(
+            self.request_id, position, tokens, finish_reason, stop_reason, cached, preemptions=self.num_preemptions
+        )
 
     def lose_blocks(self) -> None:
         """It holds no blocks any more, and nothing of it is computed."""

@@ -23,8 +23,10 @@ from ..ipc.messages.outputs import FinishReason, TokenDelta
 from ..ipc.messages.plans import StepPlan
 from ..ipc.messages.requests import AddRequest
 from ..ipc.messages.results import StepResult
+from .arrivals import Arrivals
 from .batch import Batch
-from .errors import DuplicateRequest, RequestTooLong, ResultMismatch
+from .errors import ResultMismatch
+from .logprobs import add_logprobs
 from .outputs import RequestFailure, Stats, StepUpdate
 from .places import Places
 from .precedence import MAX_PUT_OFF, Precedence
@@ -68,10 +70,8 @@ class Scheduler:
         self.next_step = 0
         self._by_priority = scheduler.scheduling_policy == "priority"
         self._long_prefill = scheduler.long_prefill_token_threshold
-        self._arrivals = 0
+        self._arrivals = Arrivals(max_model_len=max_model_len, by_priority=self._by_priority)
         self._steps_lost = 0  # that have no result and will have none
-        self._prefix_queries = 0
-        self._prefix_hits = 0
         self._refused: tuple[int, ...] = ()  # the request for which there was no room last, and how things were then
 
     @property
@@ -89,49 +89,43 @@ class Scheduler:
 
     def stats(self) -> Stats:
         """Numbers of this moment."""
-        pool = self.places.kv_cache_manager.pool
+        manager, running = self.places.kv_cache_manager, len(self.places.running)
+        pool = manager.pool
         return Stats(
-            running=len(self.places.running),
-            waiting=len(self.places.waiting) + len(self.places.parked),
+            running=running,
+            waiting=len(self.places.requests) - running,
             num_blocks=pool.num_blocks,
             free_blocks=pool.num_free,
             steps=self.next_step - len(self.in_flight) - self._steps_lost,
             parked=len(self.places.parked),
             preemptions=self.places.num_preemptions,
-            prefix_queries=self._prefix_queries,
-            prefix_hits=self._prefix_hits,
+            prefix_queries=manager.prefix_queries,
+            prefix_hits=manager.prefix_hits,
         )
 
     def add(self, request: AddRequest) -> TokenDelta | None:
-        """Let a request wait for its turn.
+        """Let a request wait for its turn, and its siblings for their prompt's KV.
 
-        Returns None; but if the output that it brings along already ends it, nothing is added, and the delta that says
+        Returns None; but if the output that it brings along already ends it, it is not added, and the delta that says
         so (without tokens) is returned. Raises RequestTooLong, DoesNotFit or DuplicateRequest, or ValueError for an
         empty prompt; then nothing has changed.
         """
-        if request.request in self.places.requests:
-            raise DuplicateRequest(request.request, request.external_id)
-        prompt_tokens = len(request.prompt)
-        if not prompt_tokens:
-            raise ValueError("prompt must hold at least one token, got none")
-        if prompt_tokens >= self.max_model_len:
-            raise RequestTooLong(prompt_tokens=prompt_tokens, max_model_len=self.max_model_len)
-        new = Request(
-            request, max_model_len=self.max_model_len, block_size=self.places.kv_cache_manager.block_size, number=self._arrivals
-        )
+        group = self._arrivals.make(request, self.places.kv_cache_manager, self.places.requests)
+        new, ended = group[0], None
         if new.output:
-            stop = new.stop_rules.check(new.output[-1], len(new.output))
+            stop = new.stop_rules.check(new.output[-1], len(new.output), new.output[:-1])
             if stop is not None:
-                return TokenDelta(new.request_id, len(new.output), [], stop[0], stop[1])
-        self.places.kv_cache_manager.check_fits(new)
-        if not self._by_priority:
-            new.rank = (0, self._arrivals)
-        self._arrivals += 1
-        self.precedence.set_turn(new)
-        if new.deaths:
-            self.suspects.marked.append(new)
-        self.places.add(new)
-        return None
+                ended = new.delta(len(new.output), [], stop[0], stop[1])
+                del group[0]
+        for ahead, member in enumerate(group):
+            self.precedence.set_turn(member, ahead)
+            if member.deaths:
+                self.suspects.marked.append(member)
+        if new.output and ended is None:  # it is past what the others could share
+            self.places.add(group.pop(0))
+        if group:
+            self.places.add_group(group[0], group[1:])
+        return ended
 
     def abort(self, request: int) -> bool:
         """Forget a request and free what it holds. False if it is unknown or has finished already.
@@ -143,6 +137,10 @@ class Scheduler:
             return False
         self.places.release(found)
         return True
+
+    def abort_all(self) -> list[TokenDelta]:
+        """End all requests; returns their last deltas, without tokens. Late tokens are dropped, as by `abort`."""
+        return [self._finish(request, [], "abort") for request in list(self.places.requests.values())]
 
     def park(self, request: int) -> bool:
         """Schedule a request no more until `unpark`. False if it is unknown or has finished already.
@@ -169,12 +167,7 @@ class Scheduler:
         """Let no request find what was computed so far. Those that run go on with what they have, or, with `preempt_running`,
         compute it again.
         """
-        self.places.kv_cache_manager.reset(self.places.requests.values())
-        if preempt_running:
-            for request in self.places.running.snapshot():
-                self.places.wait_again(request)
-            for request in (*self.places.parked.values(), *self.places.waiting):
-                self.places.kv_cache_manager.free(request)
+        self.places.reset_prefix_cache(preempt_running=preempt_running)
 
     def restart(self) -> list[int]:
         """The workers were replaced, or have forgotten everything: no step in flight has a result, and no block its content.
@@ -205,6 +198,7 @@ class Scheduler:
         batch = self._plan_together() if suspect is None else self._plan_alone(suspect)
         if not batch.rows:
             return None
+        batch.copies = self.places.kv_cache_manager.take_copies()
         self.next_step += 1
         self.in_flight.append(batch)
         return batch.plan()
@@ -237,14 +231,20 @@ class Scheduler:
             if end >= request.next_full:
                 self.places.kv_cache_manager.computed(request, end)
                 self._refused = ()
-            stop = request.stop_rules.check(token, position + 1)
-            if stop is None:
-                output.append(token)
-                cached = 0 if position else request.num_cached_tokens
-                delta = TokenDelta(request.request_id, position, [token], cached_tokens=cached)
-            else:
+            if not position and self.places.siblings.groups:
+                self.places.siblings.fork(request)
+            stop = request.stop_rules.check(token, position + 1, output)
+            if stop is not None:
                 delta = self._finish(request, [token], stop[0], stop[1])
+            else:
+                output.append(token)
+                if position and not request.num_preemptions:
+                    delta = TokenDelta(request.request_id, position, [token])
+                else:
+                    delta = request.delta(position, [token])
             deltas.append(delta)
+        if result.logprobs or result.prompt_logprobs:
+            add_logprobs(deltas, batch, result)
         if self.suspects.marked:
             self.suspects.clear(batch)
         return StepUpdate(deltas, failures)
@@ -338,13 +338,10 @@ class Scheduler:
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = min(request.num_computed, len(request.prompt))
             self.precedence.admissions += 1
-            self._prefix_queries += len(request.prompt) if self.places.kv_cache_manager.caching else 0
-            self._prefix_hits += request.num_cached_tokens
 
     def _finish(self, request: Request, tokens: list[int], reason: FinishReason, stop_reason: int | None = None) -> TokenDelta:
         """End a request; returns its last delta."""
         position = len(request.output)
         request.output.extend(tokens)
         self.places.release(request)
-        cached = 0 if position else max(request.num_cached_tokens, 0)
-        return TokenDelta(request.request_id, position, tokens, reason, stop_reason, cached)
+        return request.delta(position, tokens, reason, stop_reason)

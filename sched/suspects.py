@@ -37,7 +37,8 @@ class Suspects:
         if self.alone is not None:
             return self.alone
         self._tidy()
-        ready = [request for request in self.marked if request.deaths >= SUSPECT and request.state is not RequestState.PARKED]
+        idle = (RequestState.PARKED, RequestState.FOLLOWING)
+        ready = [request for request in self.marked if request.deaths >= SUSPECT and request.state not in idle]
         return min(ready, key=lambda request: (request.state is not RequestState.RUNNING, request.rank), default=None)
 
     def clear(self, batch: Batch) -> None:

@@ -1,8 +1,10 @@
 """One call of a generating route: its checked body, and what the server decides about it."""
 
+import asyncio
 import uuid
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -15,6 +17,8 @@ from .state import STATE, ApiState
 from .validation import decode_body, read_body
 
 Body = TypeVar("Body", bound=GenerationRequest)
+T = TypeVar("T")
+R = TypeVar("R")
 
 REQUEST_ID = "X-Request-Id"
 MAX_REQUEST_ID = 256  # characters
@@ -28,6 +32,13 @@ class Call(Generic[Body]):
     body: Body
     model: str  # the name to answer by
     request_id: str  # the client's, or a random one; need not be unique
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """The model's own sampling parameters, for what the request leaves out."""
+        config = self.state.engine.config
+        no_text = {"detokenize": False} if config.model.skip_tokenizer_init else {}
+        return config.checkpoint.default_sampling_params | no_text
 
     @property
     def include_usage(self) -> bool:
@@ -57,13 +68,22 @@ async def receive_call(request: web.Request, kind: type[Body]) -> Call[Body]:
     content = await read_body(request, state.config.max_body_bytes)
     try:
         body = decode_body(content, kind)
-        check_offered(content)
+        check_offered(content, kind.__struct_fields__)
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
     body.check()
     model = state.model_name(body.model)
     state.require_room(1)  # before anything is rendered for a call that finds none
     return Call(state, body, model, request_id_in(request) or _checked_id(body.request_id) or uuid.uuid4().hex)
+
+
+async def in_turns(make: Callable[[T], R], parts: Iterable[T]) -> list[R]:
+    """What is to be made of each part; other calls get their turn behind each."""
+    made = []
+    for part in parts:
+        made.append(make(part))
+        await asyncio.sleep(0)
+    return made
 
 
 def request_id_in(request: web.Request) -> str | None:

@@ -1,6 +1,8 @@
 """Bodies of requests, as OpenAI's API and vLLM's extensions spell them."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -18,7 +20,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What both routes take. `null` is like leaving a field out; the engine checks ranges."""
+    """What both routes take. `null` is like leaving a field out; the engine checks ranges.
+
+    A field with the name of one of SamplingParams is handed on as it is.
+    """
 
     model: str | None = None
     stream: bool | None = None
@@ -30,20 +35,43 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    bad_words_token_ids: list[list[int]] | None = None
+    stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    repetition_detection: dict[str, Any] | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    stream_interval: int | None = None
+    vllm_xargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     request_id: str | None = None
     priority: int | None = None
     cache_salt: str | None = None
+
+    default_max_tokens: ClassVar[int | None]  # where neither the request nor the model says anything
+    theirs: ClassVar[dict[str, str]] = {"extra_args": "vllm_xargs"}  # what the client calls the engine's fields
 
     @property
     def num_choices(self) -> int:
         """Answers to each prompt."""
         return 1 if self.n is None else self.n
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether anything is to be generated."""
+        return True
 
     def check(self) -> None:
         """Raise ParameterError for what is wrong with the request as a whole."""
@@ -52,12 +80,38 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
         if self.stream_options is not None and not self.stream:
             raise ParameterError("stream_options may only be given with stream=true", "stream_options")
 
-    def sampling_params(self, max_tokens: int | None) -> SamplingParams:
-        """The engine's form. Raises ParameterError for a value out of range."""
-        same = ("min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "stop_token_ids", "ignore_eos")
-        given = {name: getattr(self, name) for name in (*same, "skip_special_tokens") if getattr(self, name) is not None}
+    def params(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        """The engine's form, with the model's own `defaults` for what is left out. Raises ParameterError for a value out of
+        range, by the engine's name of the field.
+        """
+        given = {name: value for name in _HANDED_ON if (value := getattr(self, name)) is not None}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
-        return SamplingParams(**given, max_tokens=max_tokens, output_kind=kind)
+        settings = {"max_tokens": self.default_max_tokens} | dict(defaults) | given | self._own_params()
+        return SamplingParams(**settings, extra_args=self.vllm_xargs, output_kind=kind)
+
+    def _own_params(self) -> dict[str, Any]:
+        """What the route's own fields ask for."""
+        return {}
+
+    @contextmanager
+    def in_their_words(self) -> Iterator[None]:
+        """A ParameterError from inside the block names the field as the client does."""
+        try:
+            yield
+        except ParameterError as error:
+            ours = error.parameter or ""
+            theirs = self._their_name(ours)
+            if theirs == ours:
+                raise
+            text = str(error)
+            text = theirs + text.removeprefix(ours) if text.startswith(f"{ours} must ") else text
+            raise ParameterError(text, theirs, error.code) from None
+
+    def _their_name(self, field: str) -> str:
+        return self.theirs.get(field, field)
+
+
+_HANDED_ON = [name for name in GenerationRequest.__struct_fields__ if name in SamplingParams.__struct_fields__]
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -65,6 +119,20 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
     prompt: str | list[str | int | list[int]]
     best_of: int | None = None
+    logprobs: int | bool | None = None
+    echo: bool | None = None
+
+    default_max_tokens: ClassVar[int | None] = 16
+
+    @property
+    def wants_answer(self) -> bool:
+        """See GenerationRequest. Without an answer, the prompt is told."""
+        return not (self.echo and self.max_tokens == 0)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the tokens' logprobs are to be told; 0 asks for those of the tokens themselves."""
+        return self.logprobs is not None and self.logprobs is not False
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or token ids, whose values the engine checks."""
@@ -87,9 +155,18 @@ class CompletionRequest(GenerationRequest, kw_only=True):
                 f"best_of is not supported yet: it may only be n={self.num_choices}, got {self.best_of}", "best_of"
             )
 
-    def params(self) -> SamplingParams:
-        """Sampling parameters with this route's default length."""
-        return self.sampling_params(16 if self.max_tokens is None else self.max_tokens)
+    def _own_params(self) -> dict[str, Any]:
+        own: dict[str, Any] = {"logprobs": self.logprobs}
+        if self.echo and self.prompt_logprobs is None:
+            own["prompt_logprobs"] = self.logprobs
+        if not self.wants_answer:
+            own["max_tokens"] = 1  # the engine gives no less
+        return own
+
+    def _their_name(self, field: str) -> str:
+        if field == "prompt_logprobs" and self.prompt_logprobs is None:
+            return "logprobs"
+        return super()._their_name(field)
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text"):
@@ -129,6 +206,11 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    default_max_tokens: ClassVar[int | None] = None  # the answer may fill the context
+    theirs: ClassVar[dict[str, str]] = GenerationRequest.theirs | {"logprobs": "top_logprobs", "prompt": "messages"}
 
     def conversation(self) -> list[dict[str, Any]]:
         """The messages for the chat template."""
@@ -136,13 +218,21 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
             raise ParameterError("messages must hold at least one message, got []", "messages")
         return [message.for_template(f"messages[{index}]") for index, message in enumerate(self.messages)]
 
-    def params(self) -> SamplingParams:
-        """Sampling parameters; without a limit the answer may fill the context."""
-        if self.max_completion_tokens is None:
-            return self.sampling_params(self.max_tokens)
-        try:
-            return self.sampling_params(self.max_completion_tokens)
-        except ParameterError as error:
-            if error.parameter != "max_tokens":
-                raise
-            raise ParameterError(f"{error} as max_completion_tokens", "max_completion_tokens") from None
+    def check(self) -> None:
+        """See GenerationRequest."""
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise ParameterError(f"top_logprobs may only be given with logprobs=true, got {self.top_logprobs}", "top_logprobs")
+
+    def _own_params(self) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        if self.logprobs:
+            own["logprobs"] = self.top_logprobs or 0
+        if self.max_completion_tokens is not None:
+            own["max_tokens"] = self.max_completion_tokens
+        return own
+
+    def _their_name(self, field: str) -> str:
+        if field == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return super()._their_name(field)

@@ -24,16 +24,58 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+class PromptLogprob(msgspec.Struct):
+    """How likely a token was in its place of a prompt."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]  # the prompt's own token first; null for the first token
+Spelled = msgspec.Raw | UnsetType  # PromptLogprobs in JSON; present only where prompt_logprobs asks for them
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """How likely the tokens of a text were: parallel lists, with null for a first token that nothing comes before."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]  # characters of the text before the token
+
+
+class TopLogprob(msgspec.Struct):
+    """How likely a token was in some place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(TopLogprob):
+    """How likely a token of a message was, and which were the likeliest in its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """How likely the tokens of a message were."""
+
+    content: list[ChatLogprob]
+
+
 class CompletionChoice(msgspec.Struct, kw_only=True):
     """An answer, or what is new in it."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
     stop_reason: StopReason
     token_ids: TokenIds = UNSET
     prompt_token_ids: TokenIds = UNSET
+    prompt_logprobs: Spelled = UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -66,7 +108,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
 
     index: int
     message: Message
-    logprobs: None = None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
     stop_reason: StopReason
     token_ids: TokenIds = UNSET
@@ -77,7 +119,7 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
 
     index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     token_ids: TokenIds = UNSET
@@ -93,6 +135,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: TokenIds = UNSET
+    prompt_logprobs: Spelled = UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, kw_only=True):
@@ -105,6 +148,7 @@ class ChatCompletionChunk(msgspec.Struct, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: TokenIds = UNSET
+    prompt_logprobs: Spelled = UNSET
 
 
 class ModelCard(msgspec.Struct, kw_only=True):

@@ -1,10 +1,8 @@
 """`ringpost bench scheduler`: what it costs to plan a step and to apply its result, without a model and without processes."""
 
-import gc
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter_ns
 
@@ -20,6 +18,7 @@ from ..boot import freeze_memory
 from .hot_spots import HotSpot, hot_spots
 from .mailbox import machine_facts
 from .measurements import Figures
+from .thaw import thawed_afterwards
 
 ADMITTED = 128  # requests of one measurement of admission
 _TOKEN, _VOCABULARY, _END = 100, 50_000, 2  # what the steps sample, what prompts are made of, what would end a request
@@ -191,7 +190,7 @@ def run_scheduler_benchmark(settings: Settings, done: Callable[[], None]) -> Rep
     machine = machine_facts()
     results = []
     for name, size in cases(settings):
-        with _thawed_afterwards():
+        with thawed_afterwards():
             measure = MEASUREMENTS[name](settings, size)
             repeats = [measure() for _ in range(settings.repeat)]
             spots = hot_spots(measure, leave_out=__file__) if settings.profile else []
@@ -199,11 +198,3 @@ def run_scheduler_benchmark(settings: Settings, done: Callable[[], None]) -> Rep
         results.append(Result(measurement=name, size=size, figures=figures, repeats=repeats, hot_spots=spots))
         done()
     return Report(benchmark="scheduler", machine=machine, settings=settings, results=results)
-
-
-@contextmanager
-def _thawed_afterwards() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        gc.unfreeze()

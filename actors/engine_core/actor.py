@@ -4,8 +4,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from ...ipc.errors import EndOfStream, WouldBlock
 from ...ipc.lanes import LaneReceiver
 from ...ipc.messages.control import Drain, Reattach, Stop, ToActor
@@ -20,9 +18,11 @@ from ...ipc.messages.requests import (
     CloseInput,
     DescribeEngine,
     Fork,
+    PauseGeneration,
     RequestMessage,
     ResetPrefixCache,
     Resume,
+    ResumeGeneration,
     Truncate,
 )
 from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
@@ -31,12 +31,14 @@ from ...ipc.waiting import Adaptive
 from ...sched.interface import SchedulerInterface
 from ..base import Actor, handles
 from ..boot import describe_failure
-from ..errors import EngineGenerateError, deadly_text, failure_report, failure_text
+from ..errors import AT_FAULT, EngineGenerateError, deadly_text, failure_report, failure_text
 from ..logs import logger
 from ..status import StatusBlock, message_name
 from .executor import Executor
 from .output_port import OutputPort
+from .pausing import Pausing, members_of
 from .request_port import RequestPort
+from .stamps import Stamps
 
 
 class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
@@ -69,7 +71,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._epoch = executor.epoch  # the last one that has begun
         self._on_epoch = on_epoch
         self._finished = 0  # steps since the status was posted
-        self._scheduled: dict[int, float] = {}  # when a request first entered a plan, until its first token goes out
+        self._stamps = Stamps()
+        self._pausing = Pausing(scheduler)
         self._steps = 0
         self._draining = False
         self._stopping = False
@@ -81,6 +84,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         while not self._stopping:
             self._take_messages()
             planned = await self._plan_step()
+            for reply in self._pausing.settled():
+                self._reply(reply)
             if planned or self._status.now.message:
                 self._post_load()  # before the outputs: whoever has the last one of a request finds it gone
             resumed = self._flush()
@@ -90,14 +95,21 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         await self._executor.stop()
 
     def _flush(self) -> bool:
-        """Send what there is room for. Requests whose frontend does not keep up are parked; True when some can go on again."""
+        """Send what there is room for. Requests whose frontend does not keep up are parked; True when some can go on again, or
+        there is more to send.
+        """
         resumed = False
         for port in self._outputs:
-            overfull, drained = port.flush(self._steps)
-            for request in overfull:
+            flow = port.flush(self._steps)
+            for request in flow.overfull:
                 self._scheduler.park(request)
-            for request in drained:
+            for request in flow.drained:
                 resumed |= self._scheduler.unpark(request)
+            for request in flow.too_large:
+                self._scheduler.abort(request)
+                said = "the logprobs of one token fit into no message: ask for fewer, or raise mailbox_bytes"
+                self._tell_failed(Failure(self._actor, os.getpid(), "LogprobsTooLarge", said, request=request))
+                resumed = True
         return resumed
 
     def _post_load(self) -> None:
@@ -106,7 +118,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         load = LoadStats(
             self._number,
             stats.running,
-            stats.waiting,
+            stats.waiting + self._pausing.num_held,
             used,
             stats.num_blocks,
             stats.preemptions,
@@ -131,9 +143,10 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _forget_frontend(self, frontend: int) -> None:
         """It has left or died: nobody waits for its requests any more."""
         del self._requests[frontend]
+        self._pausing.drop(self._live[frontend])
         for request in self._live[frontend]:
             self._scheduler.abort(request)
-            self._scheduled.pop(request, None)
+            self._stamps.forget(request)
         self._live[frontend].clear()
 
     def _take(self, message: object) -> None:
@@ -152,7 +165,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     async def _plan_step(self) -> bool:
         """Plan and send a step; False when there is nothing to compute or enough is in flight."""
-        if not self._executor.ready:
+        if not (self._executor.ready and self._pausing.may_plan):
             return False
         if self._epoch != self._executor.epoch:
             self._epoch = self._executor.epoch
@@ -161,10 +174,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         plan = self._scheduler.schedule()
         if plan is None:
             return False
-        now = time.monotonic()
-        for row in plan.new:
-            if len(row.tokens) == row.prompt_length:  # else it has been in a plan before
-                self._scheduled.setdefault(row.request, now)
+        self._stamps.planned(plan, time.monotonic())
+        self._pausing.planned()
         await self._executor.submit(plan)
         return True
 
@@ -182,41 +193,50 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._steps = result.step
         self._finished += 1
         update = self._scheduler.update(result)
+        self._pausing.finished()
         self._status.alone(None)
         for delta in update.deltas:
-            if delta.finish_reason is not None:
-                self._live[delta.request >> FRONTEND_SHIFT].discard(delta.request)
             if delta.finish_reason != "error":  # told by its Failure below
-                self._port(delta.request).put_deltas([self._stamp(delta)])
+                self._put_delta(self._stamps.put_on(delta))
         for failed in update.failures:
             row = failed.failure
             self._fail(Failure(self._actor, os.getpid(), row.kind, row.message, row.traceback, failed.request))
 
-    def _stamp(self, delta: TokenDelta) -> TokenDelta:
-        scheduled = self._scheduled.pop(delta.request, None)
-        return delta if scheduled is None else msgspec.structs.replace(delta, scheduled=scheduled)
+    def _put_delta(self, delta: TokenDelta) -> None:
+        if delta.finish_reason is not None:
+            self._forget(delta.request)
+        self._port(delta.request).put_deltas([delta])
+
+    def _forget(self, request: int) -> None:
+        """A request has ended."""
+        self._live[request >> FRONTEND_SHIFT].discard(request)
+        self._stamps.forget(request)
 
     def handler_failed(self, message: object, error: Exception) -> None:
         """A failure about one request or call is told to whoever sent it, and the others go on; any other is the core's end."""
-        if isinstance(message, ResetPrefixCache | DescribeEngine):
+        if isinstance(message, ResetPrefixCache | DescribeEngine | PauseGeneration | ResumeGeneration):
             failure = describe_failure(self._actor, error)
             logger.error("%s", failure_report(failure))
             self._reply(UtilityReply(message.call, ok=False, message=failure_text(failure)))
         elif isinstance(message, AddRequest | Abort | AppendInput | CloseInput | Truncate | Fork):
-            self._scheduler.abort(message.request)  # however far it had come
+            for request in members_of(message) if isinstance(message, AddRequest) else (message.request,):
+                self._scheduler.abort(request)  # however far it had come
+                self._forget(request)
             self._fail(describe_failure(self._actor, error, message.request))
         else:
             super().handler_failed(message, error)
 
     def _fail(self, failure: Failure) -> None:
-        """A request has ended by a fault of ours."""
-        logger.error("%s", failure_report(failure))
+        """A request has ended by a fault of ours, or by what it asks for."""
+        if failure.kind in AT_FAULT:
+            logger.info("%s", failure_text(failure))
+        else:
+            logger.error("%s", failure_report(failure))
         self._tell_failed(failure)
 
     def _tell_failed(self, failure: Failure) -> None:
         assert failure.request is not None
-        self._scheduled.pop(failure.request, None)
-        self._live[failure.request >> FRONTEND_SHIFT].discard(failure.request)
+        self._forget(failure.request)
         self._port(failure.request).put(failure)
 
     @handles(AddRequest)
@@ -224,21 +244,29 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         try:
             if self._draining:
                 raise EngineGenerateError("the engine is shutting down and takes no new requests")
-            ended = self._scheduler.add(request)
+            self._add(request)
         except (ValueError, EngineGenerateError) as error:
             kind = type(error).__name__
+            for member in members_of(request):
+                self._forget(member)
             self._tell_failed(Failure(self._actor, os.getpid(), kind, str(error), request=request.request))
-        else:
-            if ended is None:
-                self._live[request.request >> FRONTEND_SHIFT].add(request.request)
-            else:  # what it was resumed with already was its whole answer
-                self._port(request.request).put_deltas([ended])
+
+    def _add(self, request: AddRequest) -> None:
+        members = members_of(request)
+        self._live[request.request >> FRONTEND_SHIFT].update(members)
+        self._stamps.queued(members[1:] if request.output else members, time.monotonic())
+        if self._pausing.paused:
+            self._pausing.hold(request)
+            return
+        ended = self._scheduler.add(request)
+        if ended is not None:  # what it was resumed with already was its whole answer
+            self._put_delta(ended)
 
     @handles(Abort)
     def _on_abort(self, abort: Abort) -> None:
         self._scheduler.abort(abort.request)
-        self._scheduled.pop(abort.request, None)
-        self._live[abort.request >> FRONTEND_SHIFT].discard(abort.request)
+        self._pausing.drop({abort.request})
+        self._forget(abort.request)
         self._port(abort.request).forget(abort.request)
 
     @handles(AppendInput, CloseInput, Truncate, Fork)
@@ -255,8 +283,30 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _on_describe(self, call: DescribeEngine) -> None:
         stats = self._scheduler.stats()
         blocks = (stats.num_blocks, stats.free_blocks)
-        description = EngineDescription(stats.running, stats.waiting, *blocks, stats.steps, stats.parked)
+        waiting = stats.waiting + self._pausing.num_held
+        description = EngineDescription(stats.running, waiting, *blocks, stats.steps, stats.parked, self._pausing.paused)
         self._reply(UtilityReply(call.call, description=description))
+
+    @handles(PauseGeneration)
+    def _on_pause(self, call: PauseGeneration) -> None:
+        if self._draining:
+            self._reply(UtilityReply(call.call, ok=False, message="the engine is shutting down and cannot be paused"))
+            return
+        for delta in self._pausing.pause(call):
+            self._put_delta(delta)
+
+    @handles(ResumeGeneration)
+    def _on_resume_generation(self, call: ResumeGeneration) -> None:
+        self._go_on()
+        self._reply(UtilityReply(call.call))
+
+    def _go_on(self) -> None:
+        """Be paused no more."""
+        replies, held = self._pausing.resume()
+        for reply in replies:
+            self._reply(reply)
+        for request in held:
+            self.dispatch(request)
 
     def _reply(self, reply: UtilityReply) -> None:
         self._outputs[reply.call >> FRONTEND_SHIFT].put(reply)
@@ -276,6 +326,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     @handles(Drain)
     def _on_drain(self, _: Drain) -> None:
         if not self._draining:
+            self._go_on()  # what it has taken, it finishes
             self._draining = True
             self._status.state("draining")
 
@@ -287,6 +338,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         for result in self._executor.results():  # published before they died
             self.dispatch(result)
         self._executor.begin(message.epoch)
+        self._pausing.lost()
         for request in self._scheduler.restart():
             self._fail(Failure(self._actor, os.getpid(), "DeadlyRequest", deadly_text(message.reason), request=request))
         self._status.alone(None)

@@ -1,19 +1,22 @@
 """Where the core takes a frontend's requests: both lanes, in the order in which they are to take effect."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
 
 from ...ipc.errors import EndOfStream, PeerGone, WouldBlock
 from ...ipc.lanes import LaneReceiver
 from ...ipc.messages.requests import Abort, AddRequest, RequestMessage, Resume
 from ...ipc.parking import Parkable
+from ...sched.arrivals import sibling_request
 
 
 class RequestPort:
     """Requests of one frontend.
 
     An Abort comes in both lanes. The urgent copy takes effect at once, and leaves a mark by which an AddRequest that is still
-    on its way is dropped; the ordered copy, behind which no such one can be, clears the mark. A core that was restarted
-    passes over what its predecessor was sent, until the frontend's Resume shows that it knows of the restart.
+    on its way is dropped, and so is a sibling; the ordered copy, behind which no such one can be, clears the mark. A core that
+    was restarted passes over what its predecessor was sent, until the frontend's Resume shows that it knows of the restart.
     """
 
     def __init__(self, receiver: LaneReceiver[RequestMessage], epoch: int = 1) -> None:
@@ -45,6 +48,11 @@ class RequestPort:
                 self._aborted.discard(message.request)
             if self._is_passed_over(message):
                 continue
+            if self._aborted and isinstance(message, AddRequest):
+                wanted = without(message, self._aborted)
+                if wanted is None:
+                    continue
+                message = wanted
             yield message
 
     def _urgent(self) -> Iterator[RequestMessage]:
@@ -58,4 +66,14 @@ class RequestPort:
         if not self._resumed:
             self._resumed = isinstance(message, Resume) and message.epoch == self._epoch
             return not self._resumed
-        return isinstance(message, AddRequest) and message.request in self._aborted
+        return False
+
+
+def without(message: AddRequest, aborted: Collection[int]) -> AddRequest | None:
+    """What is left of a request and its siblings; None if it is nothing."""
+    siblings = tuple(sibling for sibling in message.siblings if sibling.request not in aborted)
+    if message.request not in aborted:
+        return message if siblings == message.siblings else replace(message, siblings=siblings)
+    if not siblings:
+        return None
+    return replace(sibling_request(message, siblings[0]), siblings=siblings[1:])

@@ -1,30 +1,33 @@
-"""RequestOutputCollector: a one-slot mailbox between the output processor and the consumer of one request."""
+"""RequestOutputCollector: where the consumer of one request takes its outputs."""
 
 import asyncio
 from collections.abc import Callable
 
 from ..errors import RequestEnded
-from .outputs import CompletionOutput, RequestOutput
+from .live_request import LiveRequest
+from .outputs import RequestOutput
 
 
 class RequestOutputCollector:
-    """Merges what the consumer has not taken yet, so that a slow consumer holds one object, never a queue of them.
+    """Wakes the consumer when its request has an output for it.
 
-    Nothing is lost by merging: deltas are joined, and an exception is delivered after the tokens that came before it.
+    Outputs are made when they are taken, and each holds all that has come since the one before: a slow consumer finds one
+    large output instead of many, none is lost, and none waits anywhere. An error comes after the tokens before it.
     """
 
-    def __init__(self, request_id: str, *, delta: bool, on_abandon: Callable[[], None]) -> None:
-        self.request_id = request_id
-        self._delta = delta
+    def __init__(self, live: LiveRequest, *, on_abandon: Callable[[], None]) -> None:
+        """`on_abandon` is called when the consumer leaves, also after the end."""
+        self.request_id = live.external_id
+        self._live = live
         self._on_abandon = on_abandon
-        self._output: RequestOutput | None = None
+        self.on_news: Callable[[], None] | None = None  # called when there is something to get, for who does not wait in `get`
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, output: RequestOutput) -> None:
-        """Deliver an output; called by the output processor only."""
-        self._output = output if self._output is None else _merge(self._output, output, delta=self._delta)
-        self._wake()
+    def wake(self) -> None:
+        """Wake the consumer if there is an output; called by the output processor only."""
+        if self._live.has_output:
+            self._wake()
 
     def put_error(self, error: Exception) -> None:
         """Deliver the end of the request by an error. The first error stands."""
@@ -32,12 +35,14 @@ class RequestOutputCollector:
         self._wake()
 
     def _wake(self) -> None:
+        if self.on_news is not None:
+            self.on_news()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def get_nowait(self) -> RequestOutput | None:
-        """The pending output, or None. Raises the request's error once what came before it has been taken."""
-        output, self._output = self._output, None
+        """What has come, or None. Raises the request's error once what came before it has been taken."""
+        output = self._live.take()
         if output is None and self._error is not None:
             raise self._error.with_traceback(None)
         if output is not None and output.finished:
@@ -63,21 +68,3 @@ class RequestOutputCollector:
         """The consumer leaves: a request that is not finished is aborted and freed. Never waits; harmless afterwards."""
         self._on_abandon()
         self.put_error(RequestEnded(f"request {self.request_id} was closed by its consumer"))
-
-
-def _merge(older: RequestOutput, newer: RequestOutput, *, delta: bool) -> RequestOutput:
-    """The newer output, with the text and tokens of the older one before its own where outputs are deltas."""
-    if delta:
-        pending = {completion.index: completion for completion in older.outputs}
-        for completion in newer.outputs:
-            before = pending.pop(completion.index, None)
-            if before is not None:
-                completion.text = before.text + completion.text
-                completion.token_ids = before.token_ids + completion.token_ids
-        newer.outputs += pending.values()
-        newer.outputs.sort(key=_index)
-    return newer
-
-
-def _index(completion: CompletionOutput) -> int:
-    return completion.index

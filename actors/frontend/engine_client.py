@@ -64,11 +64,14 @@ class EngineClient(Protocol):
     async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
         """The prompt for a conversation, by the model's chat template. ValueError where that is not possible."""
 
+    async def token_texts(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> list[str]:
+        """What each token adds to the text of all, which these joined are."""
+
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests from outside."""
 
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
-        """Empty the prefix cache. EngineError when the core does not say that it has."""
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Empty the prefix cache; True. EngineError when the core does not say that it has."""
 
     async def describe(self) -> EngineDescription:
         """Numbers of the core right now. EngineError when it cannot tell."""

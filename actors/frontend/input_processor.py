@@ -3,14 +3,16 @@
 import random
 import time
 import uuid
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import Annotated, TypedDict
 
 import msgspec
 
 from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.errors import ParameterError
-from ...ipc.messages.requests import AddRequest
+from ...ipc.messages.requests import AddRequest, Sibling
 from ...ipc.messages.sampling import MAX_SEED, SamplingParams
+from .params_check import ParamsCheck
 from .renderer import Renderer, prompt_too_long
 
 
@@ -41,26 +43,22 @@ class InputProcessor:
     def __init__(self, config: EngineConfig, renderer: Renderer, num_blocks: int) -> None:
         self._renderer = renderer
         self._vocab_size = config.checkpoint.vocab_size
+        self._ids = list[Annotated[int, msgspec.Meta(ge=0, lt=self._vocab_size)]]
         self._eos_token_ids = config.checkpoint.eos_token_ids
         self._max_model_len = config.checkpoint.max_model_len
         self._block_size = config.cache.block_size
         self._num_blocks = num_blocks
         self._by_priority = config.scheduler.scheduling_policy == "priority"
+        self._params = ParamsCheck(config, renderer)
         self._seeds = random.Random(config.runtime.seed)
 
     def check(self, prompt: Prompt, params: SamplingParams) -> str | list[int]:
         """What can be checked without tokenising; returns the text, or a copy of the token ids."""
-        if not isinstance(params, SamplingParams):
-            raise ParameterError(f"sampling_params must be a SamplingParams, got {params!r}", "sampling_params")
-        for token in params.stop_token_ids:
-            self._check_id("stop_token_ids", token)
-        for token in params.logit_bias or ():
-            self._check_id("logit_bias", token)
+        self._params.check(params)
         content = self._content(prompt)
         if not isinstance(content, str):
             self._check_length(len(content))
-            for token in content:
-                self._check_id("prompt", token)
+            return self._plain_ids(content)
         return content
 
     def check_request_id(self, request_id: str | None) -> str:
@@ -115,6 +113,15 @@ class InputProcessor:
         if type(token) is not int or not 0 <= token < self._vocab_size:  # a subclass could not be encoded
             raise ParameterError(f"{field} must hold token ids from 0 to {self._vocab_size - 1}, got {token!r:.100}", field)
 
+    def _plain_ids(self, tokens: list[int]) -> list[int]:
+        """The ids of a prompt, checked. A call for each of a million would hold up the loop."""
+        try:
+            return msgspec.convert(tokens, self._ids)
+        except msgspec.ValidationError:
+            for token in tokens:
+                self._check_id("prompt", token)
+            raise
+
     def _check_length(self, length: int) -> None:
         if length == 0:
             raise _wrong("prompt must not be empty: it gives no tokens")
@@ -122,38 +129,56 @@ class InputProcessor:
             raise prompt_too_long(f"{length} tokens", self._max_model_len)
 
     async def tokens_of(self, prompt: Prompt, params: SamplingParams) -> TokensPrompt:
-        """The prompt as token ids, with all that `check` and `process` check."""
-        message = await self.process(0, "", self.check(prompt, params), params)
-        return {"prompt_token_ids": message.prompt}
+        """The prompt as token ids, with all that `check` and `message` check."""
+        tokens = await self.encode(self.check(prompt, params))
+        await self.settle(params)
+        self._complete(params, tokens)
+        return {"prompt_token_ids": tokens}
 
-    async def process(
+    async def encode(self, content: str | list[int]) -> list[int]:
+        """The token ids of a checked prompt. Raises ParameterError for what shows only in tokens."""
+        return self.check_encoded(await self._renderer.encode(content)) if isinstance(content, str) else content
+
+    async def settle(self, params: SamplingParams) -> None:
+        """Do what of `message` may take long where it holds nobody up. Raises as that does."""
+        await self._params.settle_soon(params)
+
+    def check_encoded(self, tokens: list[int]) -> list[int]:
+        """The same ids, if they fit model and context."""
+        self._check_length(len(tokens))
+        self._check_id("prompt", max(tokens))  # a tokenizer may know more ids than the model
+        return tokens
+
+    def message(
         self,
-        request: int,
+        numbers: Sequence[int],
         external_id: str,
-        content: str | list[int],
+        tokens: list[int],
         params: SamplingParams,
         priority: int = 0,
         cache_salt: str = "",
     ) -> AddRequest:
-        """The message for a checked prompt. Raises ParameterError for what shows only in tokens or against the cache's size."""
-        arrival = time.monotonic()
-        if isinstance(content, str):
-            content = await self._renderer.encode(content)
-            self._check_length(len(content))
-            self._check_id("prompt", max(content))  # a tokenizer may know more ids than the model
+        """The message for a checked prompt, whose answers have these numbers. Raises ParameterError for what shows only against
+        the cache's size.
+        """
+        complete = self._complete(params, tokens)
+        assert complete.seed is not None
+        siblings = [Sibling(number, (complete.seed + index) % (MAX_SEED + 1)) for index, number in enumerate(numbers)]
         return AddRequest(
-            request,
+            numbers[0],
             external_id,
-            content,
-            self._complete(params, len(content)),
-            arrival,
+            tokens,
+            complete,
+            time.monotonic(),
             self._eos_token_ids,
             priority=priority,
             cache_salt=cache_salt,
+            siblings=tuple(siblings[1:]),
         )
 
-    def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
-        """The parameters with the seed and the length settled, so that results depend on no later process."""
+    def _complete(self, params: SamplingParams, tokens: list[int]) -> SamplingParams:
+        """The parameters of one answer with all settled that depends on this process: seed, length, and words as tokens."""
+        length = len(tokens)
         cache_tokens = self._num_blocks * self._block_size
         if length > cache_tokens:
             blocks = f"{self._num_blocks} blocks of {self._block_size}"
@@ -168,4 +193,4 @@ class InputProcessor:
                 "min_tokens",
             )
         seed = params.seed if params.seed is not None and params.seed >= 0 else self._seeds.randint(0, MAX_SEED)
-        return msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
+        return self._params.settle(params).derive(max_tokens=max_tokens, seed=seed)

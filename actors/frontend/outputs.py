@@ -1,19 +1,29 @@
 """What a caller gets: RequestOutput and its parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ...ipc.messages.outputs import FinishReason
+from .logprobs import PromptLogprobs, SampleLogprobs
 
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One answer to a request. With output kind "delta", text and token_ids are only what is new."""
+    """One answer to a request. With output kind "delta", text, token_ids and logprobs are only what is new.
+
+    With "cumulative" they are everything, and before the last output token_ids and logprobs are Views, so that an output costs
+    no more for all that came before it; else they are lists (logprobs with `flat_logprobs`: FlatLogprobs).
+    """
 
     index: int
     text: str
-    token_ids: list[int]
+    token_ids: Sequence[int]  # the one that ended the answer too
+    cumulative_logprob: float | None = None  # of the whole answer so far; None without logprobs
+    logprobs: SampleLogprobs | None = None  # for each token: itself and the likeliest in its place; None: nobody asked
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None  # the stop token id that ended it; None for the model's own end and for length
+    stop_reason: int | str | None = None  # the stop string or stop token id that ended it; None for any other end
 
     @property
     def finished(self) -> bool:
@@ -21,15 +31,17 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-@dataclass(slots=True)
-class RequestMetrics:
-    """When things happened to a request, in seconds of CLOCK_MONOTONIC; 0 where they have not."""
+class RequestMetrics(msgspec.Struct):
+    """When things happened to a request, in seconds of CLOCK_MONOTONIC but for the first; 0 where they have not."""
 
+    arrival_unix_time: float = 0.0  # seconds since 1970, by the system's clock
     arrival_time: float = 0.0
+    queued_time: float = 0.0  # when the core had it
     first_scheduled_time: float = 0.0
     first_token_time: float = 0.0  # when the frontend had it
     last_token_time: float = 0.0
-    num_generation_tokens: int = 0
+    num_generation_tokens: int = 0  # of all its answers
+    num_preemptions: int = 0
 
 
 @dataclass(slots=True)
@@ -39,7 +51,9 @@ class RequestOutput:
     request_id: str  # the caller's
     prompt: str | None  # None when the prompt was given as token ids
     prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
+    outputs: list[CompletionOutput]  # by index; those with news, or, with output kind "final_only", all
     finished: bool
     num_cached_tokens: int = 0  # prompt tokens whose KV was not computed anew
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    prompt_logprobs: PromptLogprobs | None = None  # parallel to prompt_token_ids; with output kind "delta" in the first only
+    num_cache_creation_tokens: int = 0  # prompt tokens whose KV was computed, and is kept for later requests to find

@@ -45,8 +45,8 @@ class Histogram:
 class FrontendStats:
     """Numbers of all accepted requests. Written by the output processor only; times are seconds, as seen in the frontend.
 
-    A request is accepted once it has passed every check of the frontend and goes to the core. From then on it counts exactly
-    once in `finished`, whatever ends it, unless the core refuses it as invalid.
+    A request is accepted once it has passed every check of the frontend and goes to the core. From then on each of its answers
+    counts exactly once in `finished`, whatever ends it, unless the core refuses the request as invalid.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class FrontendStats:
         self.time_to_first_token = Histogram(FIRST_TOKEN_SECONDS)  # from arrival
         self.inter_token_latency = Histogram(INTER_TOKEN_SECONDS)  # one a token but for a request's first
         self.request_queue_time = Histogram(REQUEST_SECONDS)  # from arrival until first scheduled
-        # One observation for each request in `finished`:
+        # One observation for each answer in `finished`, but for the prompt's tokens, which are one for each request:
         self.e2e_request_latency = Histogram(REQUEST_SECONDS)  # from arrival to its end
         self.request_prompt_tokens = Histogram(TOKENS)
         self.request_generation_tokens = Histogram(TOKENS)
@@ -87,9 +87,10 @@ class FrontendStats:
         self.generation_tokens += count
         self.inter_token_latency.observe(gap / count, count)
 
-    def end(self, reason: FinishReason, latency: float, prompt_tokens: int, generation_tokens: int) -> None:
-        """An accepted request has ended."""
+    def end(self, reason: FinishReason, latency: float, prompt_tokens: int | None, generation_tokens: int) -> None:
+        """An answer to an accepted request has ended; with None, another one tells of the prompt."""
         self.finished[reason] += 1
         self.e2e_request_latency.observe(latency)
-        self.request_prompt_tokens.observe(prompt_tokens)
+        if prompt_tokens is not None:
+            self.request_prompt_tokens.observe(prompt_tokens)
         self.request_generation_tokens.observe(generation_tokens)

@@ -34,6 +34,24 @@ class ModelConfig(SubConfig, frozen=True, kw_only=True):
     max_model_len: Annotated[
         Positive | None, Meta(description="tokens of prompt and answer together (default: the model's own limit)")
     ] = None
+    max_logprobs: Annotated[
+        int, Meta(ge=-1, le=2**31, description="most logprobs a request may ask for; -1: the whole vocabulary too")
+    ] = 20
+    generation_config: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="sampling parameters of requests that name none: auto: the model's generation_config.json; none; or a "
+            "directory with such a file",
+        ),
+    ] = "auto"
+    skip_tokenizer_init: Annotated[
+        bool, Meta(description="load no tokenizer: prompts are token ids, and answers need detokenize=False")
+    ] = False
+    logits_processors: Annotated[
+        tuple[str, ...],
+        Meta(description="import paths of custom logits processors, in this order; a path may be followed by JSON arguments"),
+    ] = ()
 
 
 class CacheConfig(SubConfig, frozen=True, kw_only=True):
@@ -67,6 +85,9 @@ class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
         Literal["fcfs", "priority"],
         Meta(description="whose turn it is: who came first, or who has the lowest priority number and then came first"),
     ] = "fcfs"
+    stream_interval: Annotated[
+        Positive, Meta(description="tokens between two outputs of a request, but for the first and the last")
+    ] = 1
     async_scheduling: Annotated[
         bool | None, Meta(description="plan a step while the one before runs; pays where steps are short (default: off)")
     ] = None
@@ -135,6 +156,7 @@ class RuntimeConfig(SubConfig, frozen=True, kw_only=True):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="least level that is logged")] = (
         "warning"
     )
+    log_stats: Annotated[bool, Meta(description="log a line of throughput and queues every 10 seconds, at level info")] = True
     log_format: Annotated[Literal["text", "json"], Meta(description="form of a log line")] = "text"
     debug_actors: Annotated[
         bool, Meta(description="warn about handlers over 100 ms, full mailboxes, and actors that ask in a circle")
@@ -183,6 +205,7 @@ class Checkpoint(SubConfig, frozen=True, kw_only=True):
     vocab_size: int = 0
     eos_token_ids: tuple[int, ...] = ()
     max_model_len: int = 0  # effective: the option, else the model's own limit
+    default_sampling_params: dict[str, Any] = {}  # of requests that name none, as generation_config.json has them
 
 
 class EngineConfig(SubConfig, frozen=True, kw_only=True):

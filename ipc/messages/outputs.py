@@ -5,7 +5,26 @@ from typing import Literal
 from .base import Message, Record
 from .failure import Failure
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+
+
+class TokenLogprobs(Record, frozen=True):
+    """How likely a token of an output or of a prompt was, and which others were likelier, before anything changed the logits.
+
+    The others are in columns, the likeliest first; without ids they are all tokens of the vocabulary, in its order.
+    """
+
+    logprob: float  # of the token itself
+    rank: int  # 1: none was likelier
+    top_ids: bytes = b""  # int32, little-endian, as the next
+    top_logprobs: bytes = b""  # float32
+
+
+def columns_that_fit(mailbox_bytes: int) -> int:
+    """Bytes of `top_ids` and `top_logprobs` together that one TokenLogprobs can have at most, or it may find no room in a
+    mailbox of this size.
+    """
+    return mailbox_bytes // 2 - 512  # the record's and the message's own bytes, generously
 
 
 class TokenDelta(Record, frozen=True):
@@ -18,6 +37,11 @@ class TokenDelta(Record, frozen=True):
     stop_reason: int | str | None = None  # the stop token id or string that ended it; None for eos and length
     cached_tokens: int = 0  # prompt tokens whose KV was not computed anew
     scheduled: float = 0.0  # first scheduled at, seconds of CLOCK_MONOTONIC
+    logprobs: list[TokenLogprobs] = []  # parallel to tokens, where the request asks for them
+    prompt_logprobs: list[TokenLogprobs] = []  # of the prompt's tokens from index `prompt_start` on; they may come again
+    prompt_start: int = 0
+    queued: float = 0.0  # when the core got the request, with its first token
+    preemptions: int = 0  # of the request so far
 
 
 class Boundary(Record, frozen=True):
@@ -47,6 +71,7 @@ class EngineDescription(Record, frozen=True):
     free_blocks: int
     steps: int
     parked: int = 0  # requests whose frontend does not read their tokens
+    paused: bool = False  # by PauseGeneration
 
 
 class UtilityReply(Message, frozen=True):

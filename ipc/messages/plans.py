@@ -52,6 +52,7 @@ class StepPlan(Message, frozen=True):
     sample: list[int]
     appended: list[RowTokens] = []
     late_mask: bool = False  # a SampleMask for this step follows; sampling waits for it
+    copies: list[tuple[int, int]] = []  # (from, to): blocks of the KV cache to copy, in order, before anything is computed
 
 
 class SampleMask(Message, frozen=True):

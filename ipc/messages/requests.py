@@ -1,5 +1,7 @@
 """Mailbox requests[a,d], frontend -> engine core: one writer, one reader."""
 
+from typing import Literal
+
 from .base import Message, Record
 from .sampling import SamplingParams
 
@@ -11,6 +13,13 @@ class CacheKey(Record, frozen=True):
 
     position: int
     key: str
+
+
+class Sibling(Record, frozen=True):
+    """Another answer to the same prompt: a request of its own in everything else."""
+
+    request: int
+    seed: int
 
 
 class AddRequest(Message, frozen=True):
@@ -29,6 +38,7 @@ class AddRequest(Message, frozen=True):
     cache_keys: tuple[CacheKey, ...] = ()  # and only where these agree
     deaths: int = 0  # of cores that may have had it in flight, without a token of it since
     deaths_alone: int = 0  # those of them at which it was in flight alone
+    siblings: tuple[Sibling, ...] = ()  # they share the prompt's KV, which is computed once; none of them has output yet
 
 
 class AppendInput(Message, frozen=True):
@@ -89,4 +99,36 @@ class DescribeEngine(Message, frozen=True):
     call: int
 
 
-RequestMessage = AddRequest | AppendInput | CloseInput | Truncate | Fork | Abort | Resume | ResetPrefixCache | DescribeEngine
+PauseMode = Literal["abort", "wait", "keep"]
+
+
+class PauseGeneration(Message, frozen=True):
+    """Plan no more steps once the running requests are aborted or finished, or at once and keep them as they are.
+
+    New requests are taken, and wait. Answered by a UtilityReply as soon as nothing is in flight any more.
+    """
+
+    call: int
+    mode: PauseMode
+    clear_cache: bool = True  # empty the prefix cache then
+
+
+class ResumeGeneration(Message, frozen=True):
+    """Go on after PauseGeneration; answered by a UtilityReply."""
+
+    call: int
+
+
+RequestMessage = (
+    AddRequest
+    | AppendInput
+    | CloseInput
+    | Truncate
+    | Fork
+    | Abort
+    | Resume
+    | ResetPrefixCache
+    | DescribeEngine
+    | PauseGeneration
+    | ResumeGeneration
+)

@@ -1,6 +1,7 @@
 """Mailbox results[d,r], worker r -> engine core: one writer, one reader."""
 
 from .base import Message, Record
+from .outputs import TokenLogprobs
 
 
 class WorkerReady(Message, frozen=True):
@@ -20,12 +21,22 @@ class RowFailure(Record, frozen=True):
     traceback: str = ""
 
 
+class PromptLogprobs(Record, frozen=True):
+    """What a step tells of a prompt: the tokens from index `start` on, which it has logits for."""
+
+    index: int  # into StepPlan.rows
+    start: int
+    logprobs: list[TokenLogprobs]
+
+
 class StepResult(Message, frozen=True):
     """Tokens of a step, parallel to StepPlan.sample. Only the output rank sends it."""
 
     step: int
     tokens: list[int]
     failures: list[RowFailure] = []
+    logprobs: list[TokenLogprobs | None] = []  # parallel to tokens; empty where no request of the step asks for them
+    prompt_logprobs: list[PromptLogprobs] = []
 
 
 class WorkerDescription(Record, frozen=True):

@@ -36,7 +36,7 @@ def locate_model(config: ModelConfig) -> Path:
 
 
 def locate_tokenizer(config: ModelConfig, model_directory: Path) -> Path:
-    """The absolute directory that holds the tokenizer.json to use."""
+    """The absolute directory that holds the tokenizer.json to use; with `skip_tokenizer_init` it may lack it."""
     name = config.tokenizer
     if name is None:
         directory = model_directory
@@ -50,7 +50,7 @@ def locate_tokenizer(config: ModelConfig, model_directory: Path) -> Path:
                 f"the path of a tokenizer.json, or an alias ({', '.join(ALIASES)})"
             )
         directory = path.absolute() if path.is_dir() else path.absolute().parent
-    if not (directory / "tokenizer.json").is_file():
+    if not config.skip_tokenizer_init and not (directory / "tokenizer.json").is_file():
         raise CheckpointError(f"{directory} has no tokenizer.json; the option tokenizer may name another directory")
     return directory
 

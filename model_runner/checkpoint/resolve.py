@@ -5,6 +5,7 @@ from typing import Any
 
 from ...ipc.messages.config import Checkpoint, ModelConfig
 from .errors import CheckpointError
+from .generation_config import default_sampling_params, eos_token_ids
 from .locate import locate_model, locate_tokenizer
 from .weight_files import find_weight_files, read_json_object
 
@@ -27,8 +28,9 @@ def resolve_checkpoint(config: ModelConfig) -> Checkpoint:
         architecture=_architecture(hf_config, config_path),
         hf_config=hf_config,
         vocab_size=vocab_size,
-        eos_token_ids=_eos_token_ids(directory, hf_config, vocab_size),
+        eos_token_ids=eos_token_ids(directory, hf_config, vocab_size),
         max_model_len=_max_model_len(config.max_model_len, hf_config, config_path),
+        default_sampling_params=default_sampling_params(config.generation_config, directory),
     )
 
 
@@ -44,22 +46,6 @@ def _architecture(hf_config: dict[str, Any], path: Path) -> str:
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise CheckpointError(f"architectures in {path} must be a list with the name of a class, got {architectures!r}")
     return architectures[0]
-
-
-def _eos_token_ids(directory: Path, hf_config: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """The ids of generation_config.json, if there is one, then those that only config.json has."""
-    sources = {directory / "config.json": hf_config}
-    generation_path = directory / "generation_config.json"
-    if generation_path.is_file():
-        sources = {generation_path: read_json_object(generation_path), **sources}
-    ids: list[int] = []
-    for path, source in sources.items():
-        value = source.get("eos_token_id")
-        for index in value if isinstance(value, list) else [] if value is None else [value]:
-            if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < vocab_size:
-                raise CheckpointError(f"eos_token_id in {path} must be token ids from 0 to {vocab_size - 1}, got {value!r}")
-            ids.append(index)
-    return tuple(dict.fromkeys(ids))
 
 
 def _max_model_len(option: int | None, hf_config: dict[str, Any], path: Path) -> int:

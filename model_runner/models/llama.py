@@ -1,6 +1,5 @@
 """Llama: grouped-query attention with rotary embedding, gated MLP, RMSNorm before each."""
 
-import torch
 from torch import Tensor, nn
 
 from ...ipc.messages.config import EngineConfig
@@ -107,7 +106,7 @@ class LlamaDecoderLayer(nn.Module):
 
 
 class LlamaForCausalLM(nn.Module):
-    """The whole model, from token ids to logits."""
+    """The whole model, from token ids to hidden states and from these to logits."""
 
     def __init__(self, *, config: EngineConfig, prefix: str = "") -> None:
         super().__init__()
@@ -130,15 +129,17 @@ class LlamaForCausalLM(nn.Module):
         self.cos_sin = rotary_table(shape.rope, head_dim=shape.head_dim, max_position=max_position)
 
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
-        """Logits [S, vocab_size] of the wanted tokens."""
+        """Hidden states [S, hidden] of the wanted tokens, behind the last norm."""
         x, residual = self.embedding(inputs.tokens), None
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             x, residual = layer(x, residual, inputs, layer_cache, self.cos_sin)
         if inputs.logit_rows is not None:
             x = x.index_select(0, inputs.logit_rows)
             residual = None if residual is None else residual.index_select(0, inputs.logit_rows)
-        if x.shape[0] == 0:
-            return torch.empty((0, self.shape.vocab_size), dtype=x.dtype)
-        normed, _ = self.norm(x, residual)
-        logits: Tensor = self.lm_head(normed)
+        hidden: Tensor = self.norm(x, residual)[0]
+        return hidden
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Logits [S, vocab_size] of hidden states [S, hidden]."""
+        logits: Tensor = self.lm_head(hidden)
         return logits

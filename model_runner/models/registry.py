@@ -17,7 +17,11 @@ class CausalLM(Protocol):
     shape: LlamaShape
 
     def __call__(self, inputs: StepInputs, cache: KVCache) -> Tensor:
-        """Logits [S, vocab_size] of `inputs.logit_rows`; writes keys and values of all T tokens to the cache."""
+        """Hidden states [S, hidden] of `inputs.logit_rows`; writes keys and values of all T tokens to the cache."""
+        ...
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Logits [S, vocab_size] of hidden states [S, hidden]."""
         ...
 
 

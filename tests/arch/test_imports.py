@@ -60,6 +60,7 @@ def test_importing_ringpost_is_quick(tmp_path: Path) -> None:
         ("kernels", {"transformers"}),
         ("model_runner", {"transformers"}),
         ("model_runner.checkpoint", {"torch", "transformers"}),
+        ("model_runner.processor_loading", {"torch", "transformers", "numpy", "asyncio"}),
         ("actors.frontend", {"torch"}),
         ("actors.engine_core", {"torch", "transformers", "tokenizers"}),
         ("actors.worker", {"transformers", "tokenizers"}),

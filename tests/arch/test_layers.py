@@ -50,16 +50,48 @@ LAYERS = {
     "kernels": Layer(set(), {"transformers", "asyncio"}),
     "model_runner.checkpoint": Layer({"ipc.messages"}, {"torch", "transformers", "asyncio", "uvloop", "aiohttp"}),
     "model_runner.memory": Layer(set(), {"torch", "transformers", "asyncio"}),
+    # What the edge shares with the worker of custom logits processors; the first names torch for type checkers alone.
+    "model_runner.logits_processor": Layer({"ipc.messages"}, {"transformers", "asyncio", "numpy"}),
+    "model_runner.processor_loading": Layer(
+        {"ipc.messages", "model_runner.logits_processor"}, {"torch", "transformers", "asyncio", "numpy"}
+    ),
     "model_runner": Layer(
-        {"ipc.messages", "kernels", "model_runner.checkpoint", "model_runner.memory"}, {"asyncio", "uvloop", "aiohttp"}
+        {
+            "ipc.messages",
+            "kernels",
+            "model_runner.checkpoint",
+            "model_runner.logits_processor",
+            "model_runner.memory",
+            "model_runner.processor_loading",
+        },
+        {"asyncio", "uvloop", "aiohttp"},
     ),
     "actors": Layer({"ipc", "ipc.messages", "model_runner.memory"}, {"torch", "transformers"}),
-    "actors.config": Layer({"actors", "ipc.messages", "model_runner.checkpoint"}, {"torch", "transformers"}),
-    "actors.frontend": Layer({"actors", "actors.config", "ipc", "ipc.messages"}, {"torch"}),
+    "actors.config": Layer(
+        {"actors", "ipc.messages", "model_runner.checkpoint", "model_runner.processor_loading"}, {"torch", "transformers"}
+    ),
+    "actors.frontend": Layer(
+        {
+            "actors",
+            "actors.config",
+            "ipc",
+            "ipc.messages",
+            "model_runner.logits_processor",
+            "model_runner.processor_loading",
+        },
+        {"torch"},
+    ),
     "actors.engine_core": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
     "actors.worker": Layer({"actors", "ipc", "ipc.messages", "model_runner"}, {"transformers", "tokenizers"}),
     "actors.api": Layer({"actors", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}),
     "actors.benchmarks": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
+    "actors.benchmarks.frontend": Layer(
+        {"actors", "actors.benchmarks", "actors.config", "actors.frontend", "ipc", "ipc.messages"},
+        {"torch", "transformers", "tokenizers"},
+    ),
+    "actors.benchmarks.frontend_table": Layer(
+        {"actors", "actors.benchmarks", "actors.benchmarks.frontend"}, {"torch", "transformers", "tokenizers"}
+    ),
     "actors.benchmarks.recovery": Layer(
         {"actors", "actors.benchmarks", "actors.benchmarks.recovery_run", "actors.frontend"},
         {"torch", "transformers", "tokenizers"},
@@ -72,6 +104,8 @@ LAYERS = {
             "actors",
             "actors.api",
             "actors.benchmarks",
+            "actors.benchmarks.frontend",
+            "actors.benchmarks.frontend_table",
             "actors.benchmarks.recovery",
             "actors.config",
             "actors.frontend",
@@ -91,6 +125,7 @@ LAYERS = {
             "ipc",
             "ipc.messages",
             "model_runner.checkpoint",
+            "model_runner.logits_processor",
         },
         {"torch", "transformers"},
     ),
@@ -98,8 +133,10 @@ LAYERS = {
 
 # Imports inside functions, as (module, imported package or module): why it has to be late. Entry points need no entry.
 LATE = {
-    ("actors.frontend.renderer", "jinja2"): "only a model with a chat template needs it",
-    ("actors.frontend.renderer", "transformers"): "slow to import; only a model with a chat template needs it",
+    ("actors.frontend.chat_template", "jinja2"): "only a model with a chat template needs it",
+    ("actors.frontend.chat_template", "transformers"): "slow to import; only a model with a chat template needs it",
+    ("actors.frontend.progress_bar", "rich"): "slow to import; only a program that waits at a terminal shows progress",
+    ("actors.frontend.renderer", "transformers"): "slow to import; only who asks for its own tokenizer object needs it",
     ("model_runner.checkpoint.hub", "huggingface_hub"): "slow to import; only a model from the hub needs it",
     ("model_runner.checkpoint.locate", "ringpost.model_runner.checkpoint.gguf_convert"): "brings numpy and gguf along",
     ("model_runner.checkpoint.progress", "rich"): "slow to import; only a long download or conversion shows progress",
@@ -112,8 +149,8 @@ DYNAMIC = {
     "actors.benchmarks.transport": "imports only the transport that is measured; what it needs may be absent",
     "actors.cli": "imports only the command that is asked for",
     "actors.task_child": "brings an actor into the caller's process, and torch with the worker, only with single_process",
+    "ipc.messages.import_path": "loads the classes that the configuration names",
     "kernels.select": "imports one kernel set only",
-    "sched.interface": "loads the scheduler that the configuration names",
 }
 
 

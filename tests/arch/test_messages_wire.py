@@ -34,10 +34,10 @@ FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x5848DAC0D18A9BA3,
     "FromActor": 0xA7EF402BD4BFDBAD,
     "LoadMessage": 0x5995790BAFDB3209,
-    "OutputMessage": 0x2D7510854F3F2AF1,
-    "PlanMessage": 0x44BD6EEA619E6255,
-    "RequestMessage": 0xF1A3E53128C83AD1,
-    "ResultMessage": 0x9E91BA2786EDF79C,
+    "OutputMessage": 0x4DF9D5E4CCDB881F,
+    "PlanMessage": 0x33FE77717EC09989,
+    "RequestMessage": 0x9A2634D2FEE22827,
+    "ResultMessage": 0x5FAB03D915CC9CEF,
     "ActorStatus": 0x76528E50FBEF67C9,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union]) or (UNIONS[union],)]
@@ -68,6 +68,8 @@ def sample(kind: inspect.Type, name: str) -> Any:
             return [sample(item, f"{name}{index}") for index in range(2)]
         case inspect.VarTupleType(item_type=item):
             return tuple(sample(item, f"{name}{index}") for index in range(2))
+        case inspect.TupleType(item_types=items):
+            return tuple(sample(item, f"{name}{index}") for index, item in enumerate(items))
         case inspect.DictType(key_type=key, value_type=value):
             return {sample(key, name): sample(value, name)}
         case inspect.UnionType(types=types):
@@ -86,7 +88,15 @@ def full(cls: type) -> Any:
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
     # These are checked beyond their types.
-    ranges = {"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "min_tokens": 5, "mailbox_bytes": 1 << 17}
+    ranges = {
+        "temperature": 0.5,
+        "top_p": 0.75,
+        "min_p": 0.25,
+        "min_tokens": 5,
+        "mailbox_bytes": 1 << 17,
+        "max_pattern_size": 8,
+    }
+    ranges |= {"min_pattern_size": 4, "min_count": 3}
     return cls(**{field.name: ranges.get(field.name, sample(field.type, field.name)) for field in info.fields})
 
 

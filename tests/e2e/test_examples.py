@@ -19,13 +19,19 @@ EXAMPLES = ROOT / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"stream.py", "sse_server.py", "openai_client.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"offline.py", "stream.py", "sse_server.py", "openai_client.py"}
 
 
 def test_stream(no_leaks: None, smollm2: str) -> None:
     done = run_program("-P", str(EXAMPLES / "stream.py"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("[The capital ...]") > 1
+
+
+def test_offline(no_leaks: None, smollm2: str) -> None:
+    done = run_program("-P", str(EXAMPLES / "offline.py"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"'The capital.*: ' Paris.*\n'Once.*\n'def.*\nchat: '.*Paris.*'\n", done.stdout)
 
 
 def test_sse_server(no_leaks: None, smollm2: str) -> None:

@@ -23,7 +23,7 @@ async def answer(engine: AsyncLLM, prompt: list[int], length: int) -> list[int]:
     outputs = [output async for output in engine.generate(prompt, params)]
     assert len(outputs) == 1
     assert outputs[0].finished
-    return outputs[0].outputs[0].token_ids
+    return list(outputs[0].outputs[0].token_ids)
 
 
 def check_against_reference(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """OpenAI's own Python client talks to the server as it does to OpenAI."""
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import openai
 import pytest
@@ -42,8 +43,39 @@ def test_completions(client: OpenAI) -> None:
         assert (whole.choices[0].text, whole.choices[0].finish_reason) == (" Paris.\n", "length")
         assert whole.usage is not None
         assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == USAGE
-    several = client.completions.create(model="m", prompt=[FRANCE, "ABC"], max_tokens=2, n=2, logit_bias=DEFS, temperature=0)
+    several = client.completions.create(model="m", prompt=[FRANCE, "ABC"], max_tokens=2, n=2, best_of=2, logit_bias=DEFS)
     assert [(choice.index, choice.text) for choice in several.choices] == [(index, "DEFDEF") for index in range(4)]
+
+
+def test_stops_and_logprobs_of_completions(client: OpenAI) -> None:
+    create = partial(client.completions.create, model="m", prompt=FRANCE, max_tokens=3, temperature=0)
+    (choice,) = create(stop=[".", "\n"]).choices
+    assert (choice.text, choice.finish_reason) == (" Paris", "stop")
+    (choice,) = create(logprobs=2, echo=True).choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens is not None
+    assert "".join(choice.logprobs.tokens) == choice.text == f"{FRANCE} Paris.\n"
+    assert choice.logprobs.token_logprobs is not None
+    assert [value is None for value in choice.logprobs.token_logprobs] == [True] + [False] * 7
+
+
+def test_logprobs_of_chats(client: OpenAI) -> None:
+    (choice,) = client.chat.completions.create(
+        model="m", messages=[QUESTION], max_tokens=3, temperature=0, logprobs=True, top_logprobs=2
+    ).choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.content is not None
+    assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+    for entry in choice.logprobs.content:
+        assert (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob) == (entry.token, entry.logprob)
+        assert bytes(entry.bytes or []).decode() == entry.token
+        assert len(entry.top_logprobs) == 2
+    with client.chat.completions.create(
+        model="m", messages=[QUESTION], max_tokens=3, temperature=0, logprobs=True, stream=True
+    ) as stream:
+        parts = [part.choices[0].logprobs for part in stream]
+    streamed = [entry for part in parts if part is not None for entry in part.content or []]
+    assert [entry.token for entry in streamed] == [entry.token for entry in choice.logprobs.content]
 
 
 def test_a_stream_of_completions(client: OpenAI) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from ringpost import AsyncLLM, Prompt, RequestEnded, RequestOutput, RequestOutputKind, SamplingParams
 
@@ -113,6 +114,26 @@ async def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch(engine: AsyncLL
     batch = await asyncio.gather(*(last(engine, FRANCE, one) for one in params))
     assert [output.outputs[0].token_ids for output in batch] == alone
     assert len({tuple(tokens) for tokens in alone}) > 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+async def test_several_answers_to_one_prompt(engine: AsyncLLM, kind: RequestOutputKind) -> None:
+    """Each is what its own seed gives alone."""
+    params = SamplingParams(seed=3, max_tokens=6, ignore_eos=True, logprobs=0)
+    alone = [(await last(engine, FRANCE, replace(params, seed=seed))).outputs[0] for seed in (3, 4, 5)]
+    outputs = [output async for output in engine.generate(FRANCE, replace(params, n=3, output_kind=kind))]
+    parts = [part for output in outputs for part in output.outputs]
+    for index, one in enumerate(alone):
+        mine = [part for part in parts if part.index == index]
+        tokens = [token for part in mine for token in part.token_ids]
+        assert (tokens if kind is RequestOutputKind.DELTA else mine[-1].token_ids) == one.token_ids
+        assert [part.finish_reason for part in mine] == [None] * (len(mine) - 1) + ["length"]
+        assert mine[-1].cumulative_logprob == pytest.approx(one.cumulative_logprob, abs=1e-3)
+    assert len({tuple(one.token_ids) for one in alone}) == 3
+    assert outputs[-1].metrics.num_generation_tokens == 18
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    await wait_idle(engine)
 
 
 @on_both_loops

@@ -64,7 +64,7 @@ def raw_stream(server: ServerProcess, path: str, body: Json) -> Reply:
     ids=["newlines", "stop", "empty"],
 )
 async def test_framing(server: ServerProcess, path: str, n: int, fields: Json, text: str, finish_reason: str) -> None:
-    reply = await asyncio.to_thread(raw_stream, server, path, FRANCE_ON[path] | fields | {"n": n})
+    reply = await asyncio.to_thread(raw_stream, server, path, FRANCE_ON[path] | fields | {"n": n, "temperature": n - 1})
     assert reply.headers["Content-Type"].startswith("text/event-stream")
     events = reply.events
     assert len({(event["id"], event["created"], event["model"]) for event in events}) == 1

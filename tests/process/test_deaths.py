@@ -154,16 +154,16 @@ async def test_the_core_dies_while_requests_wait_for_room_in_its_mailbox(no_leak
 @on_one_loop
 async def test_the_core_dies_while_a_prompt_is_tokenised(no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncLLM.from_engine_args(model=tiny, num_threads=1, max_restarts=0) as engine:
-        tokenise = engine._inputs.process
+        tokenise = engine._inputs.encode
         begun = asyncio.Event()
 
         async def tokenise_slowly(*arguments: Any) -> Any:
-            message = await tokenise(*arguments)
+            tokens = await tokenise(*arguments)
             begun.set()
             await engine.wait_ended()
-            return message
+            return tokens
 
-        monkeypatch.setattr(engine._inputs, "process", tokenise_slowly)
+        monkeypatch.setattr(engine._inputs, "encode", tokenise_slowly)
         adding = asyncio.ensure_future(engine.add_request(None, "ab", ENDLESS))
         await begun.wait()
         os.kill(pid_of(engine, "core0"), signal.SIGKILL)

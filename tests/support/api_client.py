@@ -217,5 +217,11 @@ class Client:
         return await self.until(lambda scrape: scrape.load == (0, 0, 0))
 
 
+def joined(parts: list[Json | None]) -> Json:
+    """The logprobs of several events as those of one choice: their lists, one after the other."""
+    known = [part for part in parts if part is not None]
+    return {name: [entry for part in known for entry in part[name]] for name in known[0]}
+
+
 def _encode(body: Body) -> bytes:
     return body if isinstance(body, bytes) else json.dumps(body).encode()

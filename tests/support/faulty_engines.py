@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from faults import open_gate, script_of, scripted_workers, struck
 from scripted_worker import BROKEN, tokens_of
 from tiny_checkpoint import FIRST_BYTE_ID
 
-from ringpost import AsyncLLM, RequestOutputCollector, SamplingParams
+from ringpost import LLM, AsyncLLM, RequestOutputCollector, SamplingParams
 
 LONG = 80  # tokens of an answer that outlives a blow
 STEP = 0.002  # seconds that a step takes
@@ -32,11 +32,23 @@ class FaultyEngines:
     @asynccontextmanager
     async def engine(self, *faults: Fault, step_seconds: float = STEP, **options: Any) -> AsyncIterator[AsyncLLM]:
         """A running engine. At its end, the workers must have found all plans in order."""
+        async with AsyncLLM.from_engine_args(**self._prepared(faults, step_seconds, options)) as engine:
+            yield engine
+        self._check_plans()
+
+    @contextmanager
+    def offline(self, *faults: Fault, step_seconds: float = STEP, **options: Any) -> Iterator[LLM]:
+        """The same for a program without an event loop."""
+        with LLM(**self._prepared(faults, step_seconds, options)) as llm:
+            yield llm
+        self._check_plans()
+
+    def _prepared(self, faults: Sequence[Fault], step_seconds: float, options: dict[str, Any]) -> dict[str, Any]:
         scripted_workers(self._patch)
         self.script = script_of(self._folder, self._patch, *faults, step_seconds=step_seconds)
-        options.setdefault("postmortem_dir", str(self._folder / "postmortem"))
-        async with AsyncLLM.from_engine_args(model=self._model, **options) as engine:
-            yield engine
+        return {"model": self._model, "postmortem_dir": str(self._folder / "postmortem")} | options
+
+    def _check_plans(self) -> None:
         assert BROKEN not in [strike.do for strike in self.script.strikes()]
 
     async def somebody_waits(self) -> None:
@@ -58,7 +70,7 @@ def prompt_of(number: int, length: int = 20) -> list[int]:
     return [10 + (7 * number + index) % 90 for index in range(length)]
 
 
-def greedy(max_tokens: int = LONG, **more: Any) -> SamplingParams:
+def greedy(max_tokens: int | None = LONG, **more: Any) -> SamplingParams:
     """Each token hangs on all before it."""
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 

@@ -16,10 +16,10 @@ from ringpost.ipc.mailbox import Receiver
 from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
 from ringpost.ipc.messages.control import ToActor
 from ringpost.ipc.messages.failure import Failure
-from ringpost.ipc.messages.outputs import OutputMessage, StepOutputs, UtilityReply
+from ringpost.ipc.messages.outputs import OutputMessage, StepOutputs, TokenLogprobs, UtilityReply
 from ringpost.ipc.messages.plans import StepPlan
-from ringpost.ipc.messages.requests import AddRequest, DescribeEngine, RequestMessage
-from ringpost.ipc.messages.results import ResultMessage, RowFailure, StepResult
+from ringpost.ipc.messages.requests import AddRequest, DescribeEngine, RequestMessage, Sibling
+from ringpost.ipc.messages.results import PromptLogprobs, ResultMessage, RowFailure, StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
 from ringpost.ipc.messages.status import ActorStatus
 from ringpost.ipc.parking import Signal
@@ -34,6 +34,8 @@ class PaperExecutor:
     def __init__(self) -> None:
         self.answers: list[ResultMessage] = []
         self.next_failure: RowFailure | None = None
+        self.logprobs: TokenLogprobs | None = None  # of each token
+        self.prompt_logprobs: list[PromptLogprobs] = []  # of the next step
         self.ready = True
         self.epoch = 1
         self.stopped = False
@@ -54,7 +56,10 @@ class PaperExecutor:
         if self.plans == PLANS:
             self.many_plans.set()
         failure, self.next_failure = self.next_failure, None
-        self.answers.append(StepResult(plan.step, [7] * len(plan.sample), [failure] if failure else []))
+        logprobs = [self.logprobs] * (len(plan.sample) if self.logprobs else 0)
+        told, self.prompt_logprobs = self.prompt_logprobs, []
+        failures = [failure] if failure else []
+        self.answers.append(StepResult(plan.step, [7] * len(plan.sample), failures, logprobs, told))
         self.planned.set()
         if not self.silent:
             self.signal.set()
@@ -109,9 +114,10 @@ class Core:
         for end in (self.outputs, *self.own, self.handles):
             end.close()
 
-    def add(self, request: int, tokens: int = 3, max_tokens: int = 2) -> None:
+    def add(self, request: int, tokens: int = 3, max_tokens: int = 2, siblings: Sequence[int] = ()) -> None:
         params = SamplingParams(seed=0, max_tokens=max_tokens)
-        self.requests.send_nowait(AddRequest(request, "r", [5] * tokens, params, 0.0))
+        more = tuple(Sibling(number, number) for number in siblings)
+        self.requests.send_nowait(AddRequest(request, "r", [5] * tokens, params, 0.0, siblings=more))
 
     async def idle(self) -> None:
         """Wait until the core, which has just been sent something, has done all that it can do."""
@@ -129,7 +135,7 @@ class Core:
             assert isinstance(message, StepOutputs)
             for delta in message.deltas:
                 assert (delta.request, delta.position) == (request, len(tokens))
-                assert (delta.scheduled > 0) == (not tokens)
+                assert (delta.scheduled >= delta.queued > 0) == bool(delta.tokens and not tokens)
                 tokens += delta.tokens
                 if delta.finish_reason is not None:
                     return tokens, delta.finish_reason

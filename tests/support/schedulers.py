@@ -6,7 +6,7 @@ from typing import Literal
 from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
 from ringpost.ipc.messages.outputs import TokenDelta
 from ringpost.ipc.messages.plans import StepPlan
-from ringpost.ipc.messages.requests import AddRequest, CacheKey
+from ringpost.ipc.messages.requests import AddRequest, CacheKey, Sibling
 from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
 from ringpost.sched.integrity import check_integrity
@@ -54,8 +54,9 @@ def add_request(
     salt: str = "",
     keys: Sequence[CacheKey] = (),
     deaths: int = 0,
+    siblings: int = 0,
 ) -> AddRequest:
-    """A request with these prompt tokens, or so many that no request with another number has."""
+    """A request with these prompt tokens, or so many that no other request has; siblings have the next numbers."""
     tokens = [1000 * number + index for index in range(prompt)] if isinstance(prompt, int) else list(prompt)
     params = SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP,), seed=number)
     return AddRequest(
@@ -70,6 +71,7 @@ def add_request(
         cache_salt=salt,
         cache_keys=tuple(keys),
         deaths=deaths,
+        siblings=tuple(Sibling(one, one) for one in range(number + 1, number + 1 + siblings)),
     )
 
 

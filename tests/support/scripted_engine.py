@@ -1,22 +1,26 @@
 """ScriptedEngine: an engine without processes, whose answers are in the hands of the test."""
 
 import asyncio
+from array import array
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
 from tiny_checkpoint import EOS_TOKEN_ID, FIRST_BYTE_ID
 
 from ringpost.actors.config import engine_config, resolve_config
 from ringpost.actors.errors import EngineDeadError, EngineError
 from ringpost.actors.frontend.collector import RequestOutputCollector
 from ringpost.actors.frontend.input_processor import InputProcessor, Prompt, TokensPrompt
+from ringpost.actors.frontend.live_request import LiveRequest
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.frontend.outputs import RequestOutput
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.actors.frontend.stats import FrontendStats
+from ringpost.actors.frontend.submission import Submitter
 from ringpost.ipc.messages.load import LoadStats
-from ringpost.ipc.messages.outputs import EngineDescription, FinishReason, TokenDelta
+from ringpost.ipc.messages.outputs import EngineDescription, FinishReason, TokenDelta, TokenLogprobs
 from ringpost.ipc.messages.requests import AddRequest
 from ringpost.ipc.messages.sampling import SamplingParams
 
@@ -47,7 +51,7 @@ class _Collector(RequestOutputCollector):
     play: Callable[[Step], None]
 
     def get_nowait(self) -> RequestOutput | None:
-        while self.script and self._output is None and self._error is None:
+        while self.script and not self._live.has_output and self._error is None:
             self.play(self.script.pop(0))
         return super().get_nowait()
 
@@ -56,9 +60,16 @@ class ScriptedRequest:
     """A request that has reached the engine."""
 
     def __init__(
-        self, outputs: OutputProcessor, message: AddRequest, params: SamplingParams, script: list[Step], cached: int
+        self,
+        outputs: OutputProcessor,
+        live: LiveRequest,
+        message: AddRequest,
+        params: SamplingParams,
+        script: list[Step],
+        cached: int,
     ) -> None:
         self._outputs = outputs
+        self._live = live
         self._cached = cached  # prompt tokens found in the cache, told with the first step
         self.unsaid = script  # steps that nobody has asked for yet
         self.message = message
@@ -66,21 +77,31 @@ class ScriptedRequest:
         self.position = 0
 
     def say(self, step: Step) -> None:
-        """What the core would send now."""
-        request = self.message.request
+        """What the core would send now, the same for each answer."""
         if isinstance(step, Exception):
-            self._outputs.fail(request, step)
+            self._outputs.fail(self.message.request, step)
             return
-        if isinstance(step, End):
-            tokens = token_ids(step.text)
-            if step.reason == "stop":
-                tokens.append(EOS_TOKEN_ID if step.stop_reason is None else step.stop_reason)
-            delta = TokenDelta(request, self.position, tokens, step.reason, step.stop_reason, self._cached)
-        else:
-            delta = TokenDelta(request, self.position, token_ids(step), cached_tokens=self._cached)
+        reason, stop_reason = (step.reason, step.stop_reason) if isinstance(step, End) else (None, None)
+        tokens = token_ids(step.text if isinstance(step, End) else step)
+        if reason == "stop":
+            tokens.append(EOS_TOKEN_ID if stop_reason is None else stop_reason)
+        logprobs = [] if self.params.logprobs is None else [logprobs_of(token, self.params.logprobs) for token in tokens]
+        prompt: list[TokenLogprobs] = []
+        if self.params.prompt_logprobs is not None and not self.position:
+            prompt = [logprobs_of(token, self.params.prompt_logprobs) for token in self.message.prompt[1:]]
+        delta = TokenDelta(
+            self.message.request, self.position, tokens, reason, stop_reason, self._cached, 0.0, logprobs, prompt, 1
+        )
         self._cached = 0
-        self._outputs.process([delta])
-        self.position += len(delta.tokens)
+        self._outputs.process([replace(delta, request=number) for number in list(self._live.open)])
+        self.position += len(tokens)
+
+
+def logprobs_of(token: int, count: int) -> TokenLogprobs:
+    """What the engine says of a token: it is the likeliest, and the ids after it follow, each half a nat behind the last."""
+    others = range(count)
+    ids, logprobs = array("i", [token + other for other in others]), array("f", [-0.25 - other / 2 for other in others])
+    return TokenLogprobs(-0.25, 1, ids.tobytes(), logprobs.tobytes())
 
 
 class ScriptedEngine:
@@ -108,6 +129,7 @@ class ScriptedEngine:
         self._renderer = Renderer(self.config.checkpoint)
         self._inputs = InputProcessor(self.config, self._renderer, NUM_BLOCKS)
         self._outputs = OutputProcessor()
+        self._submitter = Submitter(self.config, self._renderer, self._inputs, self._outputs, self._next_number, lambda _: None)
         self._error: Exception | None = None
         self._news = asyncio.Event()
         self._number = 0
@@ -138,8 +160,8 @@ class ScriptedEngine:
     def shutdown(self) -> None:
         """End as when the engine is shut down."""
         self._error = EngineDeadError("the engine was shut down")
-        for request in self._outputs.live():
-            self._outputs.abort(request)
+        for live in self._outputs.live():
+            self._outputs.abort(live)
 
     @property
     def stats(self) -> FrontendStats:
@@ -179,9 +201,10 @@ class ScriptedEngine:
             self._texts[tuple(checked["prompt_token_ids"])] = prompt
         return checked
 
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None:
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         self._require_alive()
         self.resets.append(reset_running_requests)
+        return True
 
     async def add_request(
         self,
@@ -196,26 +219,22 @@ class ScriptedEngine:
         if self.refusal is not None:
             raise self.refusal
         params = sampling_params or SamplingParams()
-        content = self._inputs.check(prompt, params)
-        salt = self._inputs.check_sharing(priority, cache_salt)
-        external_id = self._inputs.check_request_id(request_id)
-        self._number += 1
-        number = self._number
-        delta = params.output_kind == "delta"
-        collector = _Collector(external_id, delta=delta, on_abandon=lambda: self._abandon(number, external_id))
+        submission = self._submitter.register(request_id, prompt, params, priority, cache_salt)
+        live = submission.live
+        collector = _Collector(live, on_abandon=lambda: self._abandon(live))
+        content = submission.content
         text = content if isinstance(content, str) else self._texts.get(tuple(content))
         collector.script = list(self.answers.get(text, self.answers[None]))
-        detokenizer = self._renderer.detokenizer(skip_special_tokens=params.skip_special_tokens)
-        self._outputs.add(number, params, collector, detokenizer, content)
+        self._outputs.add(live, collector)
         try:
             await self._render()
-            message = await self._inputs.process(number, external_id, content, params, priority, salt)
+            message = self._submitter.message(submission, await self._inputs.encode(content))
+            assert message is not None
         except BaseException:
-            self._abandon(number, external_id)
+            self._abandon(live)
             raise
-        self._outputs.tokenized(number, message.prompt)
         cached = self.cached.pop(0) if self.cached else 0
-        request = ScriptedRequest(self._outputs, message, params, collector.script, cached)
+        request = ScriptedRequest(self._outputs, live, message, params, collector.script, cached)
         collector.play = lambda step: self._play(request, step)
         self.requests.append(request)
         self._news.set()
@@ -230,6 +249,9 @@ class ScriptedEngine:
         await self._render()
         return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
 
+    async def token_texts(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> list[str]:
+        return await self._renderer.token_texts(token_ids, skip_special_tokens=skip_special_tokens)
+
     async def _render(self) -> None:
         self.rendering += 1
         self._news.set()
@@ -239,15 +261,18 @@ class ScriptedEngine:
             self.rendering -= 1
             self._news.set()
 
-    def _abandon(self, number: int, external_id: str) -> None:
-        if self._outputs.discard(number):
-            self.aborted.append(external_id)
+    def _abandon(self, live: LiveRequest) -> None:
+        if self._outputs.abandon(live):
+            self.aborted.append(live.external_id)
             self._news.set()
 
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        for external_id in [request_id] if isinstance(request_id, str) else request_id:
-            for request in self._outputs.requests_of(external_id):
-                self._outputs.abort(request)
+        for live in self._outputs.requests_of({request_id} if isinstance(request_id, str) else set(request_id)):
+            self._outputs.abort(live)
 
     def generate(
         self,

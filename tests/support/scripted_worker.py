@@ -2,6 +2,7 @@
 
 `tokens_of` foretells them. They are bytes of the tiny model's tokenizer, and never an end of sequence. A greedy token depends
 on all tokens before it, as the KV holds them, so that a wrong context changes it; any other one on seed and position.
+`said_of` foretells the logprobs of tokens, and of those of a prompt.
 
 It follows a script of faults, which `script_of` of faults.py brings into its process.
 """
@@ -13,10 +14,11 @@ from collections.abc import Collection, Sequence
 
 from fault_script import TOLD, Faults, faults_here
 from msgspec.structs import replace
-from slot_worker import Row, SlotWorker, kv_after
+from slot_worker import Row, SlotWorker, kv_after, logprobs_of
 
 from ringpost.actors.boot import Boot, Control, run_actor
 from ringpost.actors.worker.actor import serve
+from ringpost.ipc.messages.outputs import TokenLogprobs
 from ringpost.ipc.messages.plans import StepPlan
 from ringpost.ipc.messages.requests import AddRequest
 from ringpost.ipc.messages.results import StepResult, WorkerDescription
@@ -25,6 +27,7 @@ from ringpost.ipc.messages.sampling import GREEDY_BELOW, SamplingParams
 NUM_BLOCKS = 2000
 BROKEN = "broken"  # in the log of faults: what a plan says does not hold
 _FIRST, _END = 3, 131  # ids of bytes in the vocabulary of tiny_checkpoint, whose import would take longer than a start
+VOCABULARY = 268  # tokens in it
 
 
 def _draw(params: SamplingParams, position: int, context: int) -> int:
@@ -52,13 +55,20 @@ def tokens_of(prompt: Sequence[int], params: SamplingParams) -> list[int]:
     return tokens
 
 
+def said_of(prompt: Sequence[int], tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
+    """The logprobs of these tokens, which follow the prompt, with so many of the likeliest; none of a prompt's first token, so
+    those of a prompt are `said_of(prompt[:1], prompt[1:], count)`.
+    """
+    return [logprobs_of(token, position, count, VOCABULARY) for position, token in enumerate(tokens, len(prompt))]
+
+
 class ScriptedRunner(SlotWorker):
     """A Runner. A plan that the rows contradict is noted in the log of faults, and ends the process."""
 
     def __init__(self, boot: Boot, rank: int, faults: Faults) -> None:
         config = boot.config
         blocks = config.cache.num_blocks_override or NUM_BLOCKS
-        super().__init__(config.cache.block_size, blocks, config.scheduler.max_num_seqs, requests={})
+        super().__init__(config.cache.block_size, blocks, config.scheduler.max_num_seqs, requests={}, vocabulary=VOCABULARY)
         self._rank = rank
         self._faults = faults
         self._steps = 0

@@ -1,12 +1,15 @@
 """A worker without a model: it knows nothing but the plans, and checks that each row reads the KV that its own tokens make."""
 
 import zlib
+from array import array
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ringpost.ipc.messages.outputs import TokenLogprobs
 from ringpost.ipc.messages.plans import StepPlan
 from ringpost.ipc.messages.requests import AddRequest
-from ringpost.ipc.messages.results import RowFailure, StepResult
+from ringpost.ipc.messages.results import PromptLogprobs, RowFailure, StepResult
+from ringpost.ipc.messages.sampling import RepetitionDetectionParams
 
 VOCABULARY = 10
 SPOILT = -1
@@ -32,6 +35,26 @@ def answer(request: AddRequest, max_model_len: int) -> tuple[list[int], str, int
             return tokens, "stop", token
         if len(request.prompt) + len(tokens) >= max_model_len or len(tokens) == params.max_tokens:
             return tokens, "length", None
+        if len(tokens) >= params.min_tokens and repeats(tokens, params.repetition_detection):
+            return tokens, "repetition", None
+
+
+def repeats(tokens: list[int], rule: RepetitionDetectionParams | None) -> bool:
+    """Whether the tokens end in a pattern as often as the rule says."""
+    if rule is None:
+        return False
+    sizes = range(rule.min_pattern_size, rule.max_pattern_size + 1)
+    return any(
+        len(tokens) >= size * rule.min_count and tokens[-size * rule.min_count :] == tokens[-size:] * rule.min_count
+        for size in sizes
+    )
+
+
+def logprobs_of(token: int, position: int, count: int, vocabulary: int = VOCABULARY) -> TokenLogprobs:
+    """What is said of a token at a position of prompt and answer, with so many of the likeliest; -1: the whole vocabulary."""
+    ids = range(vocabulary if count < 0 else count)
+    likely = array("f", [-0.25 * (index + position % 4) for index in ids])
+    return TokenLogprobs(-0.5 * token, 1 + position, b"" if count < 0 else array("i", ids).tobytes(), likely.tobytes())
 
 
 def kv_after(last: int, token: int, keys: tuple[str, ...] = ()) -> int:
@@ -71,6 +94,7 @@ class SlotWorker:
     num_blocks: int
     max_num_seqs: int
     requests: dict[int, AddRequest]
+    vocabulary: int = VOCABULARY
     rows: dict[int, Row] = field(default_factory=dict)
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -87,10 +111,13 @@ class SlotWorker:
             request = self.requests[new.request]
             assert new.tokens[: new.prompt_length] == request.prompt
             self.rows[new.row] = Row(request, list(new.tokens), list(new.blocks), plan.starts[plan.rows.index(new.row)])
+        self.copy(plan)
         assert len(plan.rows) == len(plan.starts) == len(plan.counts) == len(plan.blocks)
         assert len(set(plan.rows)) == len(plan.rows)
         assert plan.sample == sorted(set(plan.sample))
-        sampled = []
+        sampled: list[int] = []
+        logprobs: list[TokenLogprobs | None] = []
+        told: list[PromptLogprobs] = []
         for index, number in enumerate(plan.rows):
             row = self.rows[number]
             row.failed |= index in failing
@@ -98,10 +125,36 @@ class SlotWorker:
             self.forward(row, plan.starts[index], plan.counts[index])
             complete = row.computed == len(row.tokens)
             assert complete == (index in plan.sample), f"row {number} samples at {row.computed} of {len(row.tokens)}"
+            told += self.of_prompt(row, index, plan.starts[index], plan.counts[index])
             if complete:
                 sampled.append(self.sample(row))
+                count = row.request.params.logprobs
+                logprobs.append(None if count is None else self.said_of(sampled[-1], len(row.tokens), count))
                 row.tokens.append(sampled[-1])
-        return StepResult(plan.step, sampled, [RowFailure(index, "ValueError", "nan") for index in sorted(failing)])
+        failures = [RowFailure(index, "ValueError", "nan") for index in sorted(failing)]
+        return StepResult(plan.step, sampled, failures, logprobs if any(logprobs) else [], told)
+
+    def copy(self, plan: StepPlan) -> None:
+        """Copy whole blocks, each into one in whose midst a row begins."""
+        begun = [(new, plan.starts[plan.rows.index(new.row)]) for new in plan.new]
+        targets = {new.blocks[start // self.block_size] for new, start in begun if start % self.block_size}
+        for source, target in plan.copies:
+            assert 0 <= source < self.num_blocks
+            assert target in targets, f"block {source} is copied to {target}, where no row begins"
+            for place in range(self.block_size):
+                self.slots[target, place] = self.slots.get((source, place), SPOILT)
+
+    def of_prompt(self, row: Row, index: int, start: int, count: int) -> list[PromptLogprobs]:
+        """What a step tells of a prompt: the tokens that follow those that it computes."""
+        wanted, prompt = row.request.params.prompt_logprobs, row.request.prompt
+        end = min(start + count, len(prompt) - 1)
+        if wanted is None or start >= end:
+            return []
+        return [PromptLogprobs(index, start + 1, [self.said_of(prompt[at], at, wanted) for at in range(start + 1, end + 1)])]
+
+    def said_of(self, token: int, position: int, count: int) -> TokenLogprobs:
+        """What is said of a token."""
+        return logprobs_of(token, position, count, self.vocabulary)
 
     def sample(self, row: Row) -> int:
         """The token that follows a row's, all of which are computed."""

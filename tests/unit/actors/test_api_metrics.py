@@ -127,7 +127,7 @@ def test_values() -> None:
     assert value(text, "pause_seconds_total") == 1.5
     assert value(text, "prompt_tokens_total") == 5
     assert value(text, "generation_tokens_total") == 4
-    assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0]
+    assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0, 0]
     assert value(text, "request_queue_time_seconds_sum") == 0.2
     assert value(text, "e2e_request_latency_seconds_count") == 1
     assert value(text, "request_prompt_tokens_bucket", le="2.0") == 0

@@ -48,7 +48,7 @@ async def test_priority_and_salt_reach_the_core(engine: ScriptedEngine, path: st
             assert (await api.call(path, BODIES[path] | fields)).status == 200
         assert (await api.call(path, BODIES[path] | {"n": 2, "priority": 3, "cache_salt": "x" * 256})).status == 200
     told = [(request.message.priority, request.message.cache_salt) for request in engine.requests]
-    assert told == [(-7, "salé"), (0, ""), (0, ""), (MOST, ""), (3, "x" * 256), (3, "x" * 256)]
+    assert told == [(-7, "salé"), (0, ""), (0, ""), (MOST, ""), (3, "x" * 256)]
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -85,28 +85,29 @@ async def test_hits_of_several_prompts_add_up(engine: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_what_choices_find_of_each_other_does_not_count(engine: ScriptedEngine, path: str) -> None:
-    """The prompt counts once, and it was computed once."""
+async def test_the_prompt_of_several_choices_counts_once(engine: ScriptedEngine, path: str) -> None:
     async with served(engine) as api:
-        for found, counted in (([0, 2, 2], 0), ([1, 2, 2], 1), ([2, 1, 2], 1)):
-            for usage in await both(api, engine, path, found, n=3):
-                assert cached(usage) == counted
+        for found in (0, 2):
+            alone, together = await both(api, engine, path, [found]), await both(api, engine, path, [found], n=3)
+            for one, usage in zip(alone, together, strict=True):
+                assert (cached(usage), usage["prompt_tokens"]) == (found, one["prompt_tokens"])
+                assert usage["completion_tokens"] == 3 * one["completion_tokens"]
 
 
 async def test_hits_of_several_prompts_with_several_choices(engine: ScriptedEngine) -> None:
     async with served(engine) as api:
-        for usage in await both(api, engine, COMPLETIONS, [2, 2, 0, 2], prompt=["cat", "dog"], n=2):
+        for usage in await both(api, engine, COMPLETIONS, [2, 0], prompt=["cat", "dog"], n=2):
             assert (cached(usage), usage["prompt_tokens"]) == (2, 6)
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_every_event_tells_the_hits_of_its_choice(engine: ScriptedEngine, path: str) -> None:
-    engine.cached = [0, 2]
+async def test_every_event_tells_the_hits_of_its_prompt(engine: ScriptedEngine, path: str) -> None:
+    engine.cached = [2]
     options = USAGE | {"continuous_usage_stats": True}
     async with served(engine) as api:
         *events, last = (await api.call(path, BODIES[path] | {"n": 2, "stream": True, "stream_options": options})).events
-    assert {(event["choices"][0]["index"], cached(event["usage"])) for event in events} == {(0, 0), (1, 2)}
-    assert cached(last["usage"]) == 0
+    assert {(event["choices"][0]["index"], cached(event["usage"])) for event in events} == {(0, 2), (1, 2)}
+    assert cached(last["usage"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,9 @@ async def test_several_choices(api: AppClient, engine: ScriptedEngine) -> None:
         range(4), "length"
     )
     assert last["usage"] == usage(3 + 3, 4 * 6)
-    assert [request.message.params.seed for request in engine.requests] == [5, 6, 5, 6]
-    assert [request.message.prompt for request in engine.requests] == [token_ids(text) for text in ("cat", "cat", "dog", "dog")]
+    messages = [request.message for request in engine.requests]
+    assert [(one.params.seed, [sibling.seed for sibling in one.siblings]) for one in messages] == [(5, [6]), (5, [6])]
+    assert [(one.prompt, one.external_id) for one in messages] == [(token_ids("cat"), "r-0"), (token_ids("dog"), "r-1")]
     body = (await api.call(COMPLETIONS, {"prompt": ["cat", "dog"], "n": 2})).json
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
     assert body["usage"] == last["usage"]

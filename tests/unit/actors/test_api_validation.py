@@ -17,6 +17,7 @@ from tiny_checkpoint import write_tiny_llama
 from ringpost.actors.api import not_offered
 from ringpost.actors.api.protocol import ChatCompletionRequest, CompletionRequest
 
+FIELDS = {COMPLETIONS: CompletionRequest.__struct_fields__, CHAT: ChatCompletionRequest.__struct_fields__}
 SCALARS: dict[str, list[Any]] = {
     "model": [5, [], {}, True],
     "stream": [1, "true", []],
@@ -25,6 +26,20 @@ SCALARS: dict[str, list[Any]] = {
     "max_tokens": ["5", 1.5, 1.0, True, [], {}],
     "min_tokens": ["5", 1.5, False],
     "temperature": ["1", True, []],
+    "presence_penalty": ["1", True, []],
+    "frequency_penalty": ["1", False],
+    "repetition_penalty": ["1", True],
+    "stop": [5, {}, True],
+    "include_stop_str_in_output": [0, "x"],
+    "bad_words": ["x", 5, {}],
+    "bad_words_token_ids": ["x", 5, {}],
+    "allowed_token_ids": ["x", 5, {}],
+    "prompt_logprobs": ["1", 1.5, True],
+    "spaces_between_special_tokens": [1, "x"],
+    "stream_interval": ["1", 1.5, True],
+    "repetition_detection": [5, [], "x", True],
+    "vllm_xargs": [5, [], "x"],
+    "return_tokens_as_token_ids": [1, "x"],
     "top_p": ["1", True, {}],
     "top_k": ["1", 1.5, True],
     "min_p": ["1", False],
@@ -32,6 +47,7 @@ SCALARS: dict[str, list[Any]] = {
     "logit_bias": [5, [1], "x"],
     "stop_token_ids": [5, "x", {}],
     "ignore_eos": [0, "x"],
+    "detokenize": [0, "x"],
     "skip_special_tokens": [1, "x"],
     "return_token_ids": [1, "x"],
     "request_id": [5, True, []],
@@ -43,6 +59,16 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "max_tokens": [0, -1, 2**64, 10**4000],
     "min_tokens": [-1, 2**64],
     "temperature": [-0.1, 2.1, 10**4000],
+    "presence_penalty": [-2.1, 2.1],
+    "frequency_penalty": [-2.1, 2.1],
+    "repetition_penalty": [0, -1, 10**4000],
+    "stop": ["", [""], ["a", ""], ["x" * 1025], ["x"] * 65],
+    "bad_words": [[""], ["a"] * 257],
+    "bad_words_token_ids": [[[]], [[-1]], [[5, 268]], [[2**64]]],
+    "allowed_token_ids": [[], [-1], [268], [2**64]],
+    "prompt_logprobs": [-1, -2, 21, 2**64],
+    "stream_interval": [0, -1, 2**64],
+    "vllm_xargs": [{"a": "x" * 2**16}],
     "top_p": [0, 1.1],
     "top_k": [-2, 2**64],
     "min_p": [-0.1, 1.1],
@@ -54,13 +80,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "stop_token_ids": [[-1], [268], [2**64], list(range(1025))],
 }
 NOT_OFFERED: dict[str, list[Any]] = {
-    "stop": ["x", ["x"], 5],
-    "presence_penalty": [0.5],
-    "frequency_penalty": [-0.5],
-    "repetition_penalty": [1.1],
-    "logprobs": [1, 0, True],
     "top_logprobs": [1],
-    "prompt_logprobs": [0, 1],
     "echo": [True],
     "suffix": ["x"],
     "tools": [[{}]],
@@ -70,11 +90,6 @@ NOT_OFFERED: dict[str, list[Any]] = {
     "chat_template_kwargs": [{"a": 1}],
     "continue_final_message": [True],
     "add_generation_prompt": [False],
-    "allowed_token_ids": [[]],
-    "add_special_tokens": [False],
-    "detokenize": [False],
-    "spaces_between_special_tokens": [False],
-    "return_tokens_as_token_ids": [True],
     "use_beam_search": [True],
     "length_penalty": [0.5],
     "logits_processors": [["x"]],
@@ -92,25 +107,30 @@ NOT_OFFERED: dict[str, list[Any]] = {
     "documents": [[{"title": "x"}]],
     "chat_template": ["{{ messages }}", ""],
     "truncate_prompt_tokens": [5, -1],
-    "include_stop_str_in_output": [True],
-    "bad_words": [["x"]],
+    "structural_tag": ["x"],
+    "logprob_token_ids": [[1]],
+    "prompt_logprob_token_ids": [[[1]]],
+    "prompt_logprob_start": [1],
+    "watermarking": [True],
+    "thinking_token_budget": [5, 0],
+    "kv_transfer_params": [{"do_remote_decode": True}],
+    "ec_transfer_params": [{"a": 1}],
+    "return_token_offsets": [True],
+    "routed_experts_prompt_start": [1],
+    "reasoning_effort": ["high", "none"],
+    "include_reasoning": [False],
+    "verbosity": ["low", "high"],
+    "media_io_kwargs": [{"video": {"num_frames": 4}}],
+    "mm_processor_kwargs": [{"num_crops": 4}],
+    "return_prompt_text": [True],
 }
 NEUTRAL: dict[str, list[Any]] = {
-    "stop": [[], ""],
-    "presence_penalty": [0, 0.0],
-    "frequency_penalty": [0],
-    "repetition_penalty": [1, 1.0],
-    "logprobs": [False],
     "top_logprobs": [0],
     "echo": [False],
     "suffix": [""],
     "tools": [[]],
     "tool_choice": ["none", "auto"],
     "response_format": [{"type": "text"}],
-    "add_special_tokens": [True],
-    "detokenize": [True],
-    "spaces_between_special_tokens": [True],
-    "return_tokens_as_token_ids": [False],
     "use_beam_search": [False],
     "length_penalty": [1, 1.0],
     "logits_processors": [[]],
@@ -119,10 +139,20 @@ NEUTRAL: dict[str, list[Any]] = {
     "function_call": ["none", "auto"],
     "documents": [[]],
     "chat_template_kwargs": [{}],
-    "include_stop_str_in_output": [False],
-    "bad_words": [[]],
     "add_generation_prompt": [True],
     "continue_final_message": [False],
+    "prompt_logprob_start": [0],
+    "watermarking": [False],
+    "thinking_token_budget": [-1],
+    "kv_transfer_params": [{}],
+    "ec_transfer_params": [{}],
+    "return_token_offsets": [False],
+    "routed_experts_prompt_start": [0],
+    "include_reasoning": [True],
+    "verbosity": ["medium"],
+    "media_io_kwargs": [{}],
+    "mm_processor_kwargs": [{}],
+    "return_prompt_text": [False],
 }
 
 
@@ -185,7 +215,8 @@ async def test_the_newer_name_of_max_tokens(tiny: str) -> None:
         for value in (0, -1, 2**64):
             error = await api.refused(CHAT, body | {"max_completion_tokens": value, "max_tokens": 5})
             assert error["param"] == "max_completion_tokens"
-            assert error["message"].endswith(f"got {value} as max_completion_tokens")
+            assert error["message"].startswith("max_completion_tokens must be ")
+            assert error["message"].endswith(f"got {value}")
         error = await api.refused(CHAT, body | {"max_completion_tokens": 3, "temperature": -1})
         assert error["param"] == "temperature"
         for fields, expected in (({"max_completion_tokens": 3, "max_tokens": 5}, 3), ({"max_tokens": 5}, 5), ({}, None)):
@@ -225,6 +256,16 @@ async def test_a_number_beyond_all_bounds_is_named(api: AppClient, number: bytes
         ({"stream_options": {}}, "stream_options", "stream=true"),
         ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
         ({"min_tokens": 9, "max_tokens": 5}, "min_tokens", "9"),
+        ({"n": 2, "temperature": 0}, "n", "got 2"),
+        ({"n": 2, "temperature": 1e-6}, "n", "got 2"),
+        ({"vllm_xargs": {"a": 2**64}}, "vllm_xargs", "64 bits"),
+        ({"stop": ["a", 5]}, "stop[1]", "5"),
+        ({"bad_words": ["a", None]}, "bad_words[1]", "null"),
+        ({"allowed_token_ids": [5, "5"]}, "allowed_token_ids[1]", '"5"'),
+        ({"repetition_detection": {}}, "repetition_detection", "max_pattern_size"),
+        ({"repetition_detection": {"max_pattern_size": 5, "foo": 1}}, "repetition_detection", "foo"),
+        ({"repetition_detection": {"max_pattern_size": 0}}, "repetition_detection.max_pattern_size", "got 0"),
+        ({"repetition_detection": {"max_pattern_size": 2, "min_count": 1}}, "repetition_detection.min_count", "got 1"),
     ],
 )
 async def test_a_mistake_inside_a_field_or_between_fields(api: AppClient, fields: Any, param: str, named: str) -> None:
@@ -239,6 +280,8 @@ async def test_a_mistake_inside_a_field_or_between_fields(api: AppClient, fields
 async def test_a_field_that_is_not_offered_is_refused(api: AppClient, field: str) -> None:
     for value in NOT_OFFERED[field]:
         for path, body in bodies({field: value}):
+            if field in FIELDS[path]:
+                continue
             error = await api.refused(path, body)
             assert error["param"] == field
             assert error["message"].startswith(f"{field} is not supported yet: ")
@@ -258,20 +301,31 @@ async def test_a_value_that_asks_for_nothing_is_taken(api: AppClient, field: str
             assert (await api.call(path, body)).status == 200, value
 
 
-# Fields of OpenAI's that may change who pays, what is kept or how fast it is, but not what is asked for.
-HARMLESS = {
-    "metadata",
-    "parallel_tool_calls",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "reasoning_effort",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-    "verbosity",
+@pytest.mark.asyncio
+async def test_who_writes_special_tokens(api: AppClient) -> None:
+    """The tokenizer in a completion, the template in a chat."""
+    for adds, taken, refused in ((True, COMPLETIONS, CHAT), (False, CHAT, COMPLETIONS)):
+        sent = dict(bodies({"add_special_tokens": adds}))
+        assert (await api.call(taken, sent[taken])).status == 200
+        error = await api.refused(refused, sent[refused])
+        assert (error["param"], "not supported yet" in error["message"]) == ("add_special_tokens", True)
+
+
+# Fields that may change who pays, what is kept or how fast it is, but not what is asked for; or only what is refused itself.
+HARMLESS: dict[str, Any] = {
+    "metadata": {"a": [None]},
+    "parallel_tool_calls": True,
+    "prediction": {"type": "content", "content": "x"},
+    "prompt_cache_key": "x",
+    "prompt_cache_options": {"mode": "implicit"},
+    "prompt_cache_retention": "24h",
+    "return_mm_kwargs": False,
+    "safety_identifier": "x",
+    "service_tier": "flex",
+    "session_id": "x",
+    "store": True,
+    "truncation_side": "left",
+    "user": "me",
 }
 
 
@@ -291,5 +345,5 @@ def test_no_field_of_openais_is_overlooked(theirs: type, ours: type[msgspec.Stru
 
 @pytest.mark.asyncio
 async def test_unknown_fields_are_ignored(api: AppClient) -> None:
-    for path, body in bodies({"foo": 1, "user": "me", "store": False, "metadata": {"a": [None]}}):
+    for path, body in bodies({"foo": 1} | HARMLESS):
         assert (await api.call(path, body)).status == 200

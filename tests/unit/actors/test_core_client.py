@@ -1,18 +1,19 @@
 """The frontend's line to a core: numbers, order, aborts that never wait, calls, and how it ends."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from mailboxes import make_lanes, make_ring, receive_all
+from mailboxes import make_lanes, make_ring, parked, receive_all
 
-from ringpost.actors.errors import EngineDeadError
+from ringpost.actors.errors import EngineDeadError, NoAnswerError
 from ringpost.actors.frontend.core_client import CoreClient
 from ringpost.ipc.attach import attach_receiver, attach_sender
+from ringpost.ipc.blocking import BlockingLoop
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
-from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage
+from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage, Resume
 from ringpost.ipc.messages.sampling import SamplingParams
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
@@ -21,11 +22,13 @@ FIRST = (2 << 48) + 1  # number of the client's first request or call
 
 
 @contextmanager
-def client_and_core() -> Iterator[tuple[CoreClient, Receiver[RequestMessage], Sender[OutputMessage]]]:
+def client_and_core(
+    unfinished: Sequence[RequestMessage] = (),
+) -> Iterator[tuple[CoreClient, Receiver[RequestMessage], Sender[OutputMessage]]]:
     requests, outputs = make_lanes(RequestMessage), make_ring()
     core_in: Receiver[RequestMessage] = attach_receiver(requests.ordered.duplicate(), RequestMessage)
     core_out: Sender[OutputMessage] = attach_sender(outputs.duplicate(), OutputMessage)
-    client = CoreClient(requests, outputs, frontend=2)
+    client = CoreClient(requests, outputs, lambda: iter(unfinished), frontend=2)
     try:
         yield client, core_in, core_out
     finally:
@@ -154,3 +157,52 @@ async def test_whoever_waits_for_room_when_the_core_dies_gets_the_reason() -> No
         for task in waiting:
             with pytest.raises(EngineDeadError, match="core0 died"):
                 await task
+
+
+async def test_what_a_successor_needs_is_sent_once_however_often_that_is_broken_off() -> None:
+    needed = [add(request, 700) for request in range(1, 9)]  # more than there is room for
+    with client_and_core(needed) as (client, core, _):
+        client.core_died(2)
+        received: list[RequestMessage] = []
+        for _ in range(4):
+            catching_up = asyncio.create_task(client.catch_up())
+            await parked(catching_up)
+            catching_up.cancel()
+            await asyncio.wait([catching_up])
+            received.append(await core.receive())
+        catching_up = asyncio.create_task(client.catch_up())
+        received += [await core.receive() for _ in range(5)]
+        await catching_up
+        assert received == [Resume(2), *needed]
+        await client.wait_open()
+        assert receive_all(core) == []
+
+
+async def test_a_successor_that_dies_too_leaves_all_to_the_next() -> None:
+    needed = [add(request, 700) for request in range(1, 9)]
+    with client_and_core(needed) as (client, core, _):
+        client.core_died(2)
+        catching_up = asyncio.create_task(client.catch_up())
+        await parked(catching_up)
+        client.core_died(3)
+        received: list[RequestMessage] = []
+        while not received or received[-1] != Resume(3):
+            received.append(await core.receive())
+        assert [await core.receive() for _ in needed] == needed
+        await catching_up
+        assert received[0] == Resume(2)
+
+
+async def test_a_question_that_blocks_has_its_deadline_while_a_successor_is_sent_what_it_needs() -> None:
+    needed = [add(request, 700) for request in range(1, 9)]
+    with client_and_core(needed) as (client, core, _):
+        client.core_died(2)
+        with pytest.raises(NoAnswerError, match="core0 has not answered DescribeEngine"):
+            BlockingLoop().run(client.ask(DescribeEngine, 0.01))
+        received = receive_all(core)
+        assert received[:2] == [Resume(2), needed[0]]
+        catching_up = asyncio.create_task(client.catch_up())
+        received += [await core.receive() for _ in range(9 - len(received))]
+        await catching_up
+        assert received == [Resume(2), *needed]
+        assert receive_all(core) == []

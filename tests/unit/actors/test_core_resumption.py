@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from live_requests import register
 from mailboxes import make_lanes, make_ring, parked, receive_all
-from tiny_checkpoint import FIRST_BYTE_ID, tiny_tokenizer
+from tiny_checkpoint import FIRST_BYTE_ID
 
 from ringpost import RequestOutputKind
 from ringpost.actors.errors import EngineGenerateError
 from ringpost.actors.frontend.actor import Frontend
 from ringpost.actors.frontend.collector import RequestOutputCollector
 from ringpost.actors.frontend.core_client import CoreClient
-from ringpost.actors.frontend.detokenizer import Vocabulary
+from ringpost.actors.frontend.live_request import LiveRequest
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.recovery import Recovery
 from ringpost.actors.status import StatusBlock
@@ -32,7 +33,6 @@ from ringpost.ipc.messages.sampling import SamplingParams
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
 A, B = FIRST_BYTE_ID + 97, FIRST_BYTE_ID + 98
-VOCABULARY = Vocabulary(tiny_tokenizer(), byte_level=True)
 PARAMS = SamplingParams(seed=0, output_kind=RequestOutputKind.DELTA)
 
 
@@ -47,6 +47,7 @@ class Program:
         status = StatusBlock(lambda _: None, actor="frontend0", kind="frontend", supervisor=0, epoch=1)
         self.frontend = Frontend(self.client, self.outputs, status, EngineWatch([], 1.0), SchedulerConfig(max_num_seqs=3))
         self.collectors: dict[int, RequestOutputCollector] = {}
+        self.lives: dict[int, LiveRequest] = {}
 
     def attach_core(self, epoch: int = 1) -> None:
         self.core_in: Receiver[RequestMessage] = attach_receiver(self.requests.ordered.duplicate(), RequestMessage, epoch=epoch)
@@ -62,16 +63,15 @@ class Program:
         self.attach_core(epoch)
 
     def register(self, request: int, prompt: int = 1) -> AddRequest:
-        collector = RequestOutputCollector(f"r{request}", delta=True, on_abandon=lambda: None)
-        self.outputs.add(request, PARAMS, collector, VOCABULARY.detokenizer(skip_special_tokens=True), [A])
-        self.outputs.tokenized(request, [A])
-        self.collectors[request] = collector
+        live, self.collectors[request] = register(self.outputs, request, PARAMS, [A], f"r{request}")
+        self.lives[request] = live
+        self.outputs.tokenized(live, [A])
         return AddRequest(request, f"r{request}", [A] * prompt, PARAMS, 0.0)
 
     async def add(self, request: int) -> None:
         message = self.register(request)
         await self.client.wait_open()
-        if self.outputs.sending(message):
+        if self.outputs.sending(self.lives[request], message):
             await self.client.tell(message)
 
     def send_tokens(self, request: int, position: int, *tokens: int) -> None:
@@ -127,10 +127,10 @@ async def test_the_successor_gets_a_resume_and_then_each_unfinished_request_with
         assert await made.core_in.receive() == Resume(2)
         assert [outputs_of(message) for message in await made.received(2)] == [(1, [A, B], 1), (3, [], 1)]
         made.send_tokens(1, 2, A)
-        output = await made.collectors[1].get()
-        while len(output.outputs[0].token_ids) < 3:
-            output.outputs[0].token_ids += (await made.collectors[1].get()).outputs[0].token_ids
-        assert output.outputs[0].token_ids == [A, B, A]
+        tokens: list[int] = []
+        while len(tokens) < 3:
+            tokens += (await made.collectors[1].get()).outputs[0].token_ids
+        assert tokens == [A, B, A]
         assert made.outputs.stats.restarts == {("core0", "killed"): 1}
         assert made.outputs.stats.streams_resumed == 2
 
@@ -162,7 +162,7 @@ async def test_requests_that_found_no_room_are_sent_once_more_and_only_once() ->
         sending = []
         for request in range(1, 40):
             task = asyncio.ensure_future(made.client.tell(message := made.register(request, prompt=50)))
-            made.outputs.sending(message)
+            made.outputs.sending(made.lives[request], message)
             sending.append(task)
         await parked(sending[-1])
         made.restart_core()
@@ -180,7 +180,7 @@ async def test_requests_aborted_meanwhile_are_not_sent() -> None:
         for request in (1, 2):
             await made.add(request)
         made.restart_core()
-        made.outputs.discard(1)
+        made.outputs.abandon(made.lives[1])
         made.client.abort(1)
         await made.received(2)
         messages = await made.received(3)

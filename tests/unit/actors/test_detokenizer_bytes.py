@@ -89,3 +89,10 @@ def test_a_spelling_that_is_not_in_the_alphabet_of_bytes_stands_for_itself() -> 
     detokenizer = Vocabulary(tokenizer, byte_level=True).detokenizer(skip_special_tokens=True)
     assert isinstance(detokenizer, ByteLevelDetokenizer)
     assert detokenizer.push([0, 1, 2]) == tokenizer.decode([0, 1, 2]) == " ab c▁"
+
+
+def test_the_bytes_of_tokens_are_those_of_the_text() -> None:
+    tokens = vocabulary().tokenizer.encode("a 🙂é").ids
+    assert b"".join(map(vocabulary().bytes_of, tokens)) == "a 🙂é".encode()
+    assert vocabulary().bytes_of(HALF_EMOJI) == b"\xf0\x9f"
+    assert (vocabulary().bytes_of(2), vocabulary().bytes_of(10**6)) == (b"<|im_end|>", b"")

@@ -79,3 +79,34 @@ def test_bytes_that_make_no_character_do_not_spoil_what_was_shown() -> None:
     detokenizer = fresh()
     shown = [detokenizer.push([token]) for token in [*emoji, FIRST_BYTE + 0x80, letter]]
     assert shown == ["", "", "", "🙂", "", "\ufffdc"]
+
+
+def test_the_bytes_of_a_token_are_those_it_adds_within_a_text() -> None:
+    """Its leading space counts, and a byte is a byte; special tokens show their names, unknown ids nothing."""
+    vocabulary = Vocabulary(tokenizer(), byte_level=False)
+    tokens = [1, *tokenizer().encode("a abc🙂").ids, FIRST_BYTE + 0x80, 100_000]
+    given = [vocabulary.bytes_of(token) for token in tokens]
+    assert given == [b"<s>", b" a", b" abc", *(bytes([byte]) for byte in "🙂".encode()), b"\x80", b""]
+    assert given == [vocabulary.bytes_of(token) for token in tokens]
+
+
+def test_a_space_that_the_decoder_puts_between_special_tokens_can_be_left_out() -> None:
+    built = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<x>": 2, "<y>": 3}, unk_token="a"))
+    built.add_special_tokens(["<x>"])
+    built.add_tokens(["<y>"])
+    vocabulary = Vocabulary(built, byte_level=False)  # without a decoder, all tokens are joined by spaces
+    texts = []
+    for spaces in (True, False):
+        detokenizer = vocabulary.detokenizer(skip_special_tokens=False, spaces_between_special_tokens=spaces)
+        texts.append("".join([detokenizer.push([token]) for token in (0, 2, 3, 2, 1, 2)]) + detokenizer.flush())
+        whole = vocabulary.detokenizer(skip_special_tokens=False, spaces_between_special_tokens=spaces)
+        assert whole.push([0, 2, 3, 2, 1, 2]) + whole.flush() == texts[-1]
+    assert texts == ["a <x> <y> <x> b <x>", "a <x><y><x> b <x>"]
+
+
+def test_behind_a_prompt_the_first_space_is_not_lost() -> None:
+    first, *tokens = tokenizer().encode("a a a").ids
+    for prompt in ([first], [first] * 20):
+        detokenizer = fresh()
+        detokenizer.prime(prompt)
+        assert [detokenizer.push([token]) for token in tokens] == [" a", " a"]

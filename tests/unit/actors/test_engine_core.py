@@ -49,7 +49,7 @@ async def test_an_aborted_request_is_forgotten_and_an_unknown_one_ignored() -> N
         assert (await core.describe()).free_blocks == 8
         core.add(2)
         assert await core.answer_to(2) == ([7, 7], "length")
-        assert core.actor._scheduled == {}
+        assert not core.actor._stamps
 
 
 async def test_a_request_aborted_during_its_first_step_is_forgotten() -> None:
@@ -63,7 +63,7 @@ async def test_a_request_aborted_during_its_first_step_is_forgotten() -> None:
         core.executor.signal.set()
         core.add(2)
         assert await core.answer_to(2) == ([7, 7], "length")
-        assert core.actor._scheduled == {}
+        assert not core.actor._stamps
         assert (await core.describe()).free_blocks == 8
 
 

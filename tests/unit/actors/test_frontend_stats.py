@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from live_requests import register
 from mailboxes import make_lanes, make_ring
-from tiny_checkpoint import tiny_tokenizer, write_tiny_llama
+from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.base import TaskHost
 from ringpost.actors.config import engine_config, resolve_config
 from ringpost.actors.errors import EngineDeadError, EngineGenerateError
-from ringpost.actors.frontend import output_processor
+from ringpost.actors.frontend import live_request, output_processor
 from ringpost.actors.frontend.async_llm import AsyncLLM
-from ringpost.actors.frontend.collector import RequestOutputCollector
-from ringpost.actors.frontend.detokenizer import Vocabulary
 from ringpost.actors.frontend.engine_client import EngineClient
+from ringpost.actors.frontend.live_request import LiveRequest
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.actors.frontend.stats import FrontendStats, Histogram
@@ -34,7 +34,6 @@ from ringpost.ipc.messages.outputs import OutputMessage, StepOutputs, TokenDelta
 from ringpost.ipc.messages.requests import Abort, AddRequest, RequestMessage
 from ringpost.ipc.messages.sampling import SamplingParams
 
-VOCABULARY = Vocabulary(tiny_tokenizer(), byte_level=True)
 PROMPT = [5, 6, 7]
 
 # --strict holds AsyncLLM to the protocol here, so that a server can do with the protocol alone.
@@ -61,7 +60,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
 
 def test_bounds_rise_and_the_reasons_are_there_from_the_start() -> None:
     stats = FrontendStats()
-    assert stats.finished == {"stop": 0, "length": 0, "abort": 0, "error": 0}
+    assert stats.finished == {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0}
     for histogram in (value for value in vars(stats).values() if isinstance(value, Histogram)):
         assert list(histogram.bounds) == sorted(set(histogram.bounds))
 
@@ -72,13 +71,13 @@ class Requests:
     def __init__(self) -> None:
         self.outputs = OutputProcessor()
         self.stats = self.outputs.stats
+        self.lives: dict[int, LiveRequest] = {}
 
     def add(self, request: int, *, accepted: bool = True) -> None:
-        collector = RequestOutputCollector("r", delta=True, on_abandon=lambda: None)
-        detokenizer = VOCABULARY.detokenizer(skip_special_tokens=True)
-        self.outputs.add(request, SamplingParams(), collector, detokenizer, "hi")
+        live, _ = register(self.outputs, request, SamplingParams())
+        self.lives[request] = live
         if accepted:
-            assert self.outputs.tokenized(request, PROMPT)
+            assert self.outputs.tokenized(live, PROMPT)
 
     def step(self, request: int, position: int, count: int, reason: Any = None, scheduled: float = 0.0) -> None:
         self.outputs.process([TokenDelta(request, position, [9] * count, reason, scheduled=scheduled)])
@@ -92,10 +91,14 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return 1e9 + self.now
+
 
 def test_times_are_what_the_consumer_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(output_processor, "time", clock)
+    for module in (output_processor, live_request):
+        monkeypatch.setattr(module, "time", clock)
     requests = Requests()
     clock.now = 100.0
     requests.add(1)
@@ -121,7 +124,7 @@ def test_prompt_tokens_count_with_the_first_token() -> None:
     requests = Requests()
     for request in (1, 2):
         requests.add(request)
-    requests.outputs.abort(1)  # in the queue
+    requests.outputs.abort(requests.lives[1])  # in the queue
     assert requests.stats.prompt_tokens == 0
     requests.step(2, 0, 1)
     assert requests.stats.prompt_tokens == 3
@@ -150,7 +153,7 @@ class Model:
         self.lengths: dict[int, int] = {}  # tokens of each live request
         self.accepted: set[int] = set()
         self.last = 0
-        self.finished = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+        self.finished = {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0}
         self.tokens = 0
         self.started = 0
 
@@ -169,10 +172,11 @@ class Model:
         elif action == "lose a token":
             self.requests.step(request, length + 1, count)
         elif action == "abort":
-            if request in outputs.live():
-                outputs.abort(request)
+            if request in self.requests.lives:
+                outputs.abort(self.requests.lives[request])
         elif action == "discard":
-            outputs.discard(request)
+            if request in self.requests.lives:
+                outputs.abandon(self.requests.lives[request])
         elif action == "engine dies":
             outputs.fail_all(EngineDeadError("dead"))
         else:
@@ -187,9 +191,11 @@ class Model:
             self.tokens += count
 
     def _ended(self, request: int, action: str) -> None:
-        live = action != "tokens" and self.lengths.pop(request, None) is not None
-        if live and request in self.accepted and action in EXPECTED:
-            self.finished[EXPECTED[action]] += 1
+        length = None if action == "tokens" else self.lengths.pop(request, None)
+        # A refusal after tokens is a failure like any other.
+        reason = "error" if action == "refuse" and length else EXPECTED.get(action)
+        if length is not None and request in self.accepted and reason is not None:
+            self.finished[reason] += 1
 
     def check(self) -> None:
         stats = self.requests.stats
@@ -387,11 +393,11 @@ async def _refused_at_the_edge(engine: AsyncLLM, core: PaperCore) -> None:
 
 
 async def _cancelled_before_it_was_accepted(engine: AsyncLLM, core: PaperCore) -> None:
-    async def endless(*_: object) -> AddRequest:
+    async def endless(*_: object) -> list[int]:
         await asyncio.Event().wait()
         raise AssertionError
 
-    engine._inputs.process = endless  # type: ignore[assignment]
+    engine._inputs.encode = endless  # type: ignore[assignment]
     adding = asyncio.ensure_future(engine.add_request(None, "hi"))
     await _turns()
     assert engine.num_unfinished_requests == 1
@@ -422,7 +428,7 @@ async def _cancelled_before_it_was_accepted(engine: AsyncLLM, core: PaperCore) -
 async def test_a_request_counts_once(
     no_leaks: None, config: EngineConfig, renderer: Renderer, way: Way, reason: str | None
 ) -> None:
-    expected = {"stop": 0, "length": 0, "abort": 0, "error": 0} | ({} if reason is None else {reason: 1})
+    expected = {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0} | ({} if reason is None else {reason: 1})
     async with serving(config, renderer) as (engine, core):
         await way(engine, core)
         assert engine.stats.finished == expected
@@ -440,5 +446,5 @@ async def test_cancelled_while_it_waits_for_room(no_leaks: None, config: EngineC
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        assert engine.stats.finished == {"stop": 0, "length": 0, "abort": len(waiting), "error": 0}
+        assert engine.stats.finished["abort"] == len(waiting) == sum(engine.stats.finished.values())
     assert engine.stats.finished["abort"] == 20

@@ -2,11 +2,12 @@
 
 import asyncio
 import math
+import re
 from typing import Any
 
 import msgspec
 import pytest
-from tiny_checkpoint import write_tiny_llama
+from tiny_checkpoint import EOS_TOKEN_ID, write_tiny_llama
 
 from ringpost.actors.config import engine_config, resolve_config
 from ringpost.actors.frontend.input_processor import InputProcessor
@@ -14,8 +15,8 @@ from ringpost.actors.frontend.renderer import Renderer
 from ringpost.ipc.codec import Codec
 from ringpost.ipc.messages.config import EngineConfig
 from ringpost.ipc.messages.errors import ParameterError
-from ringpost.ipc.messages.requests import AddRequest, RequestMessage
-from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.ipc.messages.requests import AddRequest, RequestMessage, Sibling
+from ringpost.ipc.messages.sampling import MAX_SEED, SamplingParams
 
 VOCAB, MAX_LEN, BLOCKS = 268, 64, 8  # of 16 tokens
 
@@ -45,7 +46,8 @@ def by_priority(config: EngineConfig, renderer: Renderer) -> InputProcessor:
 def process(inputs: InputProcessor, prompt: Any, external_id: Any = "r", **params: Any) -> AddRequest:
     sampling = SamplingParams(**params)
     content = inputs.check(prompt, sampling)
-    return asyncio.run(inputs.process(1, inputs.check_request_id(external_id), content, sampling))
+    tokens = asyncio.run(inputs.encode(content))
+    return inputs.message([1], inputs.check_request_id(external_id), tokens, sampling)
 
 
 BAD_PROMPTS: list[tuple[Any, str]] = [
@@ -247,3 +249,46 @@ def test_a_text_without_tokens() -> None:
     inputs = InputProcessor(config, Renderer(config.checkpoint), 100)
     with pytest.raises(ValueError, match="prompt must not be empty: it gives no tokens"):
         process(inputs, "\u0004")
+
+
+def test_several_answers_have_the_seeds_that_follow(inputs: InputProcessor) -> None:
+    params = SamplingParams(n=3, seed=MAX_SEED - 1, stop="x", bad_words=["ab"])
+    message = inputs.message([4, 5, 6], "r", [10], params)
+    assert (message.request, message.params.seed, message.params.n) == (4, MAX_SEED - 1, 1)
+    assert message.siblings == (Sibling(5, MAX_SEED), Sibling(6, 0))
+    assert message.params.bad_words == ()
+    assert message.params.bad_words_token_ids
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"allowed_token_ids": [5], "bad_words_token_ids": [[5]]}, "neither bad_words nor min_tokens rule out, got [5]"),
+        ({"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 1}, "neither bad_words nor min_tokens rule out"),
+        ({"allowed_token_ids": [EOS_TOKEN_ID], "min_tokens": 1}, "neither bad_words nor min_tokens rule out"),
+        ({"logprobs": 21}, "logprobs must be at most 20, which this engine's --max-logprobs allows, got 21"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs must be at most 20"),
+        ({"bad_words_token_ids": [[10**6]]}, "bad_words_token_ids must hold token ids from 0"),
+        ({"allowed_token_ids": [10**6]}, "allowed_token_ids must hold token ids from 0"),
+    ],
+)
+def test_parameters_that_cannot_be_met(inputs: InputProcessor, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        process(inputs, [10], **params)
+
+
+def test_a_token_that_is_left_is_enough(inputs: InputProcessor) -> None:
+    process(inputs, [10], allowed_token_ids=[EOS_TOKEN_ID, 5], min_tokens=1)
+    process(inputs, [10], allowed_token_ids=[EOS_TOKEN_ID], min_tokens=1, ignore_eos=True)
+
+
+def test_logprobs_that_no_mailbox_carries(config: EngineConfig, renderer: Renderer) -> None:
+    model, runtime = (
+        msgspec.structs.replace(config.model, max_logprobs=-1),
+        msgspec.structs.replace(config.runtime, mailbox_bytes=1 << 16),
+    )
+    small = msgspec.structs.replace(config, model=model, runtime=runtime)
+    process(InputProcessor(small, renderer, BLOCKS), [10], logprobs=-1)
+    wide = msgspec.structs.replace(small, checkpoint=msgspec.structs.replace(small.checkpoint, vocab_size=50_000))
+    with pytest.raises(ParameterError, match=r"^logprobs must be fewer, got -1: they are 200000 bytes .* 65536$"):
+        process(InputProcessor(wide, renderer, BLOCKS), [10], logprobs=-1)

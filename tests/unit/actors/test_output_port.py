@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mailboxes import fill, joined, note, receive_all
 
-from ringpost.actors.engine_core.output_port import PENDING_TOKENS, Flow, OutputPort, merge_deltas
+from ringpost.actors.engine_core.deltas import merge_deltas
+from ringpost.actors.engine_core.output_port import PENDING_TOKENS, Flow, OutputPort
 from ringpost.ipc.errors import WouldBlock
 from ringpost.ipc.messages.outputs import StepOutputs, TokenDelta, UtilityReply
 

@@ -32,9 +32,11 @@ PRIVATE = {
     "NewRow": {"tokens"},
     "RowTokens": {"tokens"},
     "SampleMask": {"masks"},
-    "SamplingParams": {"stop_token_ids", "logit_bias"},
-    "StepResult": {"tokens"},
-    "TokenDelta": {"tokens", "stop_reason"},
+    "SamplingParams": {
+        *("stop_token_ids", "logit_bias", "stop", "bad_words", "bad_words_token_ids", "allowed_token_ids", "extra_args"),
+    },
+    "StepResult": {"tokens", "logprobs", "prompt_logprobs"},
+    "TokenDelta": {"tokens", "stop_reason", "logprobs", "prompt_logprobs"},
 }
 
 
@@ -85,7 +87,7 @@ def test_what_was_said_is_hidden_and_all_else_is_shown(name: str) -> None:
 def test_prompts_are_shown_to_who_asks_for_them(name: str) -> None:
     message = golden(name)
     found = list(structs(message, plain(message, prompts=True)))
-    assert all(hidden(shown) <= {"masks"} for _, shown in found)
+    assert all(hidden(shown) <= {"masks", "top_ids", "top_logprobs"} for _, shown in found)
     assert msgspec.json.encode(plain(message, prompts=True))
 
 

@@ -11,6 +11,7 @@ from tiny_checkpoint import FIRST_BYTE_ID, tiny_tokenizer, write_tiny_llama
 from ringpost.actors.frontend.renderer import Renderer
 from ringpost.ipc.messages.config import Checkpoint
 from ringpost.ipc.messages.errors import ParameterError
+from ringpost.ipc.messages.sampling import SamplingParams
 
 
 @pytest.fixture
@@ -133,5 +134,28 @@ def test_special_tokens_of_the_model_are_known(directory: Path) -> None:
     one = renderer(directory)
     tokens = asyncio.run(one.encode("<|im_start|>a<|im_end|>"))
     assert tokens == [1, FIRST_BYTE_ID + ord("a"), 2]
-    assert one.detokenizer(skip_special_tokens=True).push(tokens) == "a"
-    assert one.detokenizer(skip_special_tokens=False).push(tokens) == "<|im_start|>a<|im_end|>"
+    words = [one.words(SamplingParams(skip_special_tokens=skip)) for skip in (True, False)]
+    assert [each.detokenizer().push(tokens) for each in words] == ["a", "<|im_start|>a<|im_end|>"]
+    assert [words[0].bytes_of(token) for token in tokens] == [b"<|im_start|>", b"a", b"<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], r"messages must be a list of at least one message, got \[\]"),
+        ("hi", "messages must be a list of at least one message, got 'hi'"),
+        (["hi"], r"messages\[0\] must be a dict with role and content, got 'hi'"),
+        ([{"role": "user"}], r"messages\[0\].content must be text, or a list of parts of type text, got None"),
+        ([{"role": "user", "content": 5}], r"messages\[0\].content must be text"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], r"messages\[0\].content must be text"),
+    ],
+)
+def test_messages_that_no_template_is_shown(directory: Path, messages: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=f"^{message}"):
+        renderer(directory).render_chat(messages)
+
+
+def test_parts_of_text_are_joined(directory: Path) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    one = renderer(directory)
+    assert one.render_chat([{"role": "user", "content": parts}]) == one.render_chat([{"role": "user", "content": "a\nb"}])

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from mailboxes import lane_ends, make_lanes
 
 from ringpost.actors.engine_core.request_port import RequestPort
 from ringpost.ipc.lanes import LaneReceiver, Lanes, LaneSender
-from ringpost.ipc.messages.requests import Abort, AddRequest, CloseInput, RequestMessage, Resume
+from ringpost.ipc.messages.requests import Abort, AddRequest, CloseInput, RequestMessage, Resume, Sibling
 from ringpost.ipc.messages.sampling import SamplingParams
 
 Ends = tuple[LaneSender[RequestMessage], LaneReceiver[RequestMessage]]
@@ -82,3 +83,20 @@ def test_it_ends_when_the_frontend_died_and_nothing_is_left(lanes: Lanes, ends: 
     lanes.mark_gone(writer=True)
     assert list(port.messages()) == [add(1)]
     assert port.ended
+
+
+@pytest.mark.parametrize(
+    ("aborted", "left"),
+    [([2], (1, [3])), ([1], (2, [3])), ([1, 2], (3, [])), ([2, 3], (1, [])), ([1, 2, 3], None), ([4], (1, [2, 3]))],
+)
+def test_siblings_that_are_aborted_are_taken_out_and_the_others_stay(
+    ends: Ends, aborted: list[int], left: tuple[int, list[int]] | None
+) -> None:
+    sender, port = ends[0], RequestPort(ends[1])
+    sender.ordered.send_nowait(msgspec.structs.replace(add(1), output=[5], siblings=(Sibling(2, 20), Sibling(3, 30))))
+    for request in aborted:
+        assert sender.send_urgent(Abort(request))
+    adds = [message for message in port.messages() if isinstance(message, AddRequest)]
+    assert [(one.request, [sibling.request for sibling in one.siblings]) for one in adds] == ([] if left is None else [left])
+    for one in adds:
+        assert (one.params.seed, one.output) == {1: (0, [5]), 2: (20, []), 3: (30, [])}[one.request]

@@ -44,6 +44,18 @@ async def test_any_of_several_ends_wakes() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_second_task_that_waits_for_a_signal_is_refused() -> None:
+    """And the first is woken all the same."""
+    signal = Signal()
+    task = asyncio.create_task(wait_any([signal]))
+    await parked(task)
+    with pytest.raises(RuntimeError, match="two tasks wait for one signal"):
+        await wait_any([signal])
+    signal.set()
+    await task
+
+
+@pytest.mark.asyncio
 async def test_a_cancelled_wait_leaves_nothing_armed() -> None:
     with joined() as (sender, receiver):
         signal = Signal()

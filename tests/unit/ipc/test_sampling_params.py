@@ -1,13 +1,21 @@
 """SamplingParams: ranges, messages, and values of its own."""
 
 import math
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
 from ringpost.ipc.messages.errors import ParameterError
-from ringpost.ipc.messages.sampling import MAX_BIASED_TOKENS, MAX_SEED, MAX_STOP_TOKENS, RequestOutputKind, SamplingParams
+from ringpost.ipc.messages.sampling import MAX_N, MAX_SEED, RepetitionDetectionParams, RequestOutputKind, SamplingParams
+from ringpost.ipc.messages.sampling_checks import (
+    MAX_BAD_SEQUENCE,
+    MAX_BAD_SEQUENCES,
+    MAX_BIASED_TOKENS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKENS,
+)
 
 VALID: dict[str, list[Any]] = {
     "temperature": [0, 0.0, -0.0, 1e-9, 1, 2, 2.0],
@@ -22,6 +30,24 @@ VALID: dict[str, list[Any]] = {
     "skip_special_tokens": [True, False],
     "logit_bias": [None, {0: -100}, {2**31 - 1: 100.0, 5: 0.25}, dict.fromkeys(range(MAX_BIASED_TOKENS), 1)],
     "min_tokens": [0, 1, 16],
+    "n": [1, 2, MAX_N],
+    "presence_penalty": [-2, -0.5, 0, 2.0],
+    "frequency_penalty": [-2, -0.5, 0, 2.0],
+    "repetition_penalty": [1e-3, 1, 1.5, 1e3],
+    "stop": [(), ("a",), ("\n", "a" * MAX_STOP_CHARACTERS), tuple("abc" * 21)],
+    "include_stop_str_in_output": [True, False],
+    "bad_words": [(), ("a",), ("a", "b c")],
+    "bad_words_token_ids": [(), ((1,),), ((1, 2), (2**31 - 1,)), ((5,) * MAX_BAD_SEQUENCE,) * MAX_BAD_SEQUENCES],
+    "allowed_token_ids": [None, (0,), (2**31 - 1, 5)],
+    "logprobs": [None, -1, 0, 1, 2**31 - 1],
+    "prompt_logprobs": [None, -1, 0, 1, 2**31 - 1],
+    "flat_logprobs": [True, False],
+    "detokenize": [True, False],
+    "spaces_between_special_tokens": [True, False],
+    "stream_interval": [None, 1, 100],
+    "repetition_detection": [None, RepetitionDetectionParams(max_pattern_size=4, min_pattern_size=2, min_count=3)],
+    "skip_reading_prefix_cache": [None, True, False],
+    "extra_args": [None, {"a": [1, {"b": None}], "c": 2**63}],
 }
 NO_NUMBERS: list[Any] = [True, False, "1", None, [1], math.nan, math.inf, -math.inf, 10**400, -(10**400), 1j]
 NO_INTEGERS: list[Any] = [True, False, "1", [1], 1.0, 1.5, math.nan, 10**400, -(10**400)]
@@ -38,6 +64,24 @@ INVALID: dict[str, list[Any]] = {
     "skip_special_tokens": [0, 1, None, "no"],
     "logit_bias": [5, "5", [5], [(5, 1.0)], True],
     "min_tokens": [*NO_INTEGERS, None, -1, 2**31, 17],
+    "n": [*NO_INTEGERS, None, 0, -1, MAX_N + 1],
+    "presence_penalty": [*NO_NUMBERS, -2.1, 2.1],
+    "frequency_penalty": [*NO_NUMBERS, -2.1, 2.1],
+    "repetition_penalty": [*NO_NUMBERS, 0, -1.0, 0.000999, 1000.1],
+    "stop": ["", [""], ["a", ""], 5, [5], [b"a"], ["a" * (MAX_STOP_CHARACTERS + 1)], ["a"] * 65, ["\ud83d"]],
+    "include_stop_str_in_output": [0, 1, None, "no"],
+    "bad_words": ["", [""], 5, [5], ["a"] * 257, ["\ud83d"]],
+    "bad_words_token_ids": [5, [5], [[]], ["1"], [[True]], [[-1]], [[2**31]], [[5]] * (MAX_BAD_SEQUENCES + 1)],
+    "allowed_token_ids": [5, "5", [], [True], [1.0], [-1], [2**31]],
+    "logprobs": ["1", [1], 1.0, -2, 2**31],
+    "prompt_logprobs": ["1", [1], 1.0, -2, 2**31],
+    "flat_logprobs": [0, 1, None, "no"],
+    "detokenize": [0, 1, None, "no"],
+    "spaces_between_special_tokens": [0, 1, None, "no"],
+    "stream_interval": [*NO_INTEGERS, 0, -1, 2**31],
+    "repetition_detection": [5, True, [4], {}, {"size": 4}, {"max_pattern_size": 0}, {"max_pattern_size": 513}],
+    "skip_reading_prefix_cache": [0, 1, "no"],
+    "extra_args": [5, "a", [1], {1: 2}, *({"a": value} for value in (b"a", {1}, math.nan, object(), 2**64, "b" * 70000))],
 }
 
 
@@ -55,11 +99,84 @@ def test_values_at_the_edges_are_taken_and_cross_a_mailbox(field: str, value: An
 
 @pytest.mark.parametrize(("field", "value"), cases(INVALID))
 def test_other_values_are_refused_naming_field_and_value(field: str, value: Any) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ParameterError) as caught:
         SamplingParams(**{field: value})
-    culprit = value[0] if field == "stop_token_ids" and isinstance(value, list) else value
-    assert str(caught.value).startswith(f"{field} must be ")
-    assert f"{culprit!r:.100}" in str(caught.value)
+    assert caught.value.parameter is not None
+    assert caught.value.parameter.split(".")[0] == field
+    assert str(caught.value).startswith((f"{field} must ", f"{field}."))
+    if not isinstance(value, list | dict) and len(str(value)) < 100:
+        assert f"{value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "culprit"),
+    [
+        ("stop_token_ids", [5, True], "True"),
+        ("allowed_token_ids", [5, -1], "-1"),
+        ("allowed_token_ids", [], "[]"),
+        ("bad_words_token_ids", [[5, 1.5]], "1.5"),
+        ("bad_words_token_ids", [[5], [5] * (MAX_BAD_SEQUENCE + 1)], "257"),
+        ("stop", ["a", ""], "''"),
+        ("bad_words", ["a", 7], "7"),
+        ("repetition_detection", {"max_pattern_size": 0}, "0"),
+        ("repetition_detection", {"size": 4}, "'size'"),
+    ],
+)
+def test_one_wrong_value_among_others_is_named(field: str, value: Any, culprit: str) -> None:
+    with pytest.raises(ParameterError, match=rf"^{field}.*{re.escape(culprit)}"):
+        SamplingParams(**{field: value})
+
+
+def test_short_forms_mean_the_same_as_long_ones() -> None:
+    params = SamplingParams(stop="ab", bad_words="c", logprobs=True, prompt_logprobs=False, extra_args={})
+    assert (params.stop, params.bad_words, params.logprobs, params.prompt_logprobs) == (("ab",), ("c",), 1, None)
+    assert params.extra_args is None
+    assert SamplingParams(stop=None).stop == ()
+    nothing: Any = None
+    assert SamplingParams(stop_token_ids=nothing).stop_token_ids == ()
+
+
+def test_a_clone_is_checked_like_any_other() -> None:
+    params = SamplingParams(temperature=0.5, stop="a")
+    assert params.clone(max_tokens=5) == SamplingParams(temperature=0.5, stop="a", max_tokens=5)
+    with pytest.raises(ParameterError, match=r"^max_tokens must be"):
+        params.clone(max_tokens=0)
+
+
+def test_short_forms_of_repetition_detection() -> None:
+    detection: Any = {"max_pattern_size": 4, "min_pattern_size": 0}
+    expected = RepetitionDetectionParams(max_pattern_size=4, min_pattern_size=1, min_count=2)
+    assert SamplingParams(repetition_detection=detection).repetition_detection == expected
+
+
+@pytest.mark.parametrize("ids", [((5,),) * (MAX_BAD_SEQUENCES + 1), ((5,) * (MAX_BAD_SEQUENCE + 1),)])
+def test_bad_words_that_become_too_many_tokens_are_refused_before_they_are_sent(ids: Any) -> None:
+    with pytest.raises(ParameterError, match=r"^bad_words_token_ids must hold .*bad_words included, got"):
+        SamplingParams(bad_words="a").derive(bad_words_token_ids=ids)
+
+
+def test_what_can_only_be_wrong_together() -> None:
+    with pytest.raises(ParameterError, match=r"^stop must be empty with detokenize=False"):
+        SamplingParams(stop="a", detokenize=False)
+    with pytest.raises(ParameterError, match=r"^n must be 1 with temperature=0: .*, got 2$"):
+        SamplingParams(n=2, temperature=0)
+    SamplingParams(n=2, temperature=0.5)
+
+
+def test_arguments_are_copied() -> None:
+    given: dict[str, Any] = {"a": [1]}
+    params = SamplingParams(extra_args=given)
+    given["a"].append(2)
+    assert params.extra_args == {"a": [1]}
+
+
+def test_prompt_logprobs_need_the_whole_prompt_computed() -> None:
+    assert SamplingParams().reads_prefix_cache
+    assert not SamplingParams(prompt_logprobs=0).reads_prefix_cache
+    assert SamplingParams(skip_reading_prefix_cache=False).reads_prefix_cache
+    with pytest.raises(ParameterError, match=r"^skip_reading_prefix_cache must be None or True with prompt_logprobs"):
+        SamplingParams(prompt_logprobs=0, skip_reading_prefix_cache=False)
+    assert not SamplingParams(skip_reading_prefix_cache=True).reads_prefix_cache
 
 
 @pytest.mark.parametrize(

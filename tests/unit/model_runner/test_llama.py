@@ -72,7 +72,7 @@ def all_logits(config: EngineConfig, tokens: list[int]) -> torch.Tensor:
         for start, count in ((0, 70), (70, len(tokens) - 70)):
             step = StepRows.from_plan(StepPlan(0, [], [0], [start], [count], [[]], []))
             inputs = build_inputs(step, states, cache, select_kernels())
-            logits.append(model(dataclasses.replace(inputs, logit_rows=None), cache))
+            logits.append(model.compute_logits(model(dataclasses.replace(inputs, logit_rows=None), cache)))
         return torch.cat(logits)
 
 

@@ -18,8 +18,15 @@ NUM_BLOCKS = 12  # of 16 positions
 TOKENS = 40
 KINDS = {
     1: SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True),
-    2: SamplingParams(max_tokens=TOKENS, seed=1234, top_p=0.95, ignore_eos=True),
-    3: SamplingParams(max_tokens=TOKENS, seed=5, min_tokens=30, logit_bias={7: 5}, ignore_eos=True),
+    2: SamplingParams(max_tokens=TOKENS, seed=1234, top_p=0.95, frequency_penalty=0.7, repetition_penalty=1.4, ignore_eos=True),
+    3: SamplingParams(
+        max_tokens=TOKENS,
+        seed=5,
+        min_tokens=30,
+        logit_bias={7: 5, 9: 5},
+        bad_words_token_ids=[[7, 7], [9, 7, 9]],
+        ignore_eos=True,
+    ),
 }
 Event = Callable[[Scheduler], None]
 

@@ -1,7 +1,5 @@
 """ModelRunner against transformers' Llama on a tiny random checkpoint, in float32."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,67 +8,32 @@ import pytest
 import torch
 from tiny_checkpoint import EOS_TOKEN_ID as EOS
 from tiny_checkpoint import write_tiny_llama
+from tiny_runner import (
+    BLOCK_SIZE,
+    BLOCKS_PER_ROW,
+    GREEDY,
+    MAX_LEN,
+    ROWS,
+    make_runner,
+    new_row,
+    plan,
+    prefill,
+    prefill_and_decode,
+    prompt,
+)
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ringpost.ipc.messages.config import CacheConfig, Checkpoint, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from ringpost.ipc.messages.plans import NewRow, RowTokens, StepPlan
 from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
-from ringpost.model_runner.logit_changes import LogitChanges
-from ringpost.model_runner.runner import FAILED_TOKEN, ModelRunner
+from ringpost.model_runner.outcome import FAILED_TOKEN
+from ringpost.model_runner.runner import ModelRunner
 from ringpost.model_runner.sampler import Sampler
-
-GREEDY = SamplingParams(temperature=0.0)
-BLOCK_SIZE = 16
-MAX_LEN = 96
-BLOCKS_PER_ROW = MAX_LEN // BLOCK_SIZE
-ROWS = 4
-
-
-def engine_config(directory: Path, **model: Any) -> EngineConfig:
-    hf_config = json.loads((directory / "config.json").read_text())
-    return EngineConfig(
-        model=ModelConfig(**model),
-        cache=CacheConfig(block_size=BLOCK_SIZE),
-        scheduler=SchedulerConfig(max_num_seqs=ROWS),
-        parallel=ParallelConfig(num_threads=1),
-        checkpoint=Checkpoint(
-            directory=str(directory),
-            architecture="LlamaForCausalLM",
-            hf_config=hf_config,
-            vocab_size=hf_config["vocab_size"],
-            eos_token_ids=(EOS,),
-            max_model_len=MAX_LEN,
-        ),
-    )
-
-
-def make_runner(directory: Path, **model: Any) -> ModelRunner:
-    runner = ModelRunner(config=engine_config(directory, **model))
-    runner.init_cache(ROWS * BLOCKS_PER_ROW)
-    return runner
 
 
 def reference_model(directory: Path) -> LlamaForCausalLM:
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, config=LlamaConfig.from_pretrained(directory))
     return model.eval()
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, 260, (length,), generator=generator).tolist()
-
-
-def new_row(row: int, tokens: Sequence[int], params: SamplingParams = GREEDY) -> NewRow:
-    # Blocks run backwards, so that nothing works by their being in order.
-    blocks = [(row + 1) * BLOCKS_PER_ROW - 1 - i for i in range(BLOCKS_PER_ROW)]
-    return NewRow(row, row, list(tokens), len(tokens), blocks, params)
-
-
-def plan(work: Sequence[tuple[int, int, int]], sample: Sequence[int], new: Sequence[NewRow] = (), **extra: Any) -> StepPlan:
-    """A plan of (row, start, count) entries."""
-    rows, starts, counts = (list(column) for column in zip(*work, strict=True)) if work else ([], [], [])
-    return StepPlan(0, list(new), rows, starts, counts, [[] for _ in rows], list(sample), **extra)
 
 
 def greedy_tokens(model: LlamaForCausalLM, tokens: list[int], count: int) -> list[int]:
@@ -107,19 +70,6 @@ def seen_logits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 
     monkeypatch.setattr(Sampler, "sample", keep)
     return seen
-
-
-def prefill(runner: ModelRunner, tokens: list[int], budget: int) -> StepResult:
-    """Compute a prompt in row 0 in chunks, then sample."""
-    new, start = [new_row(0, tokens)], 0
-    while True:
-        count = min(budget, len(tokens) - start)
-        last = start + count == len(tokens)
-        result = runner.execute(plan([(0, start, count)], [0] if last else [], new))
-        if last:
-            return result
-        assert result.tokens == []
-        new, start = [], start + count
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 33, 50])
@@ -206,17 +156,6 @@ def test_seeded_tokens_do_not_depend_on_the_batch(runner: ModelRunner) -> None:
     assert len(set(alone)) > 3
 
 
-def prefill_and_decode(runner: ModelRunner, new: list[NewRow], lengths: list[int], steps: int) -> list[list[int]]:
-    everyone = list(range(len(new)))
-    work = [(entry.row, 0, length) for entry, length in zip(new, lengths, strict=True)]
-    produced = [[token] for token in runner.execute(plan(work, everyone, new)).tokens]
-    for step in range(steps):
-        work = [(entry.row, length + step, 1) for entry, length in zip(new, lengths, strict=True)]
-        for tokens, token in zip(produced, runner.execute(plan(work, everyone)).tokens, strict=True):
-            tokens.append(token)
-    return produced
-
-
 @pytest.mark.parametrize("style", [{"temperature": 0}, {"seed": 4}, {"seed": 4, "top_k": 5, "top_p": 0.9, "min_p": 0.1}])
 def test_no_bias_brings_an_end_before_min_tokens(runner: ModelRunner, style: dict[str, Any]) -> None:
     def first_four(stop: int = EOS, **params: Any) -> list[int]:
@@ -261,17 +200,27 @@ def test_a_bias_outside_the_vocabulary_fails_its_request_alone(runner: ModelRunn
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("token", [EOS, 7, 9])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logit_bias": {7: -100, 11: 100}, "min_tokens": 3},
+        {"allowed_token_ids": [12, 13]},
+        {"bad_words_token_ids": [[EOS], [7], [9]]},
+        {"repetition_penalty": 2.0, "logprobs": 3},
+    ],
+)
 def test_no_change_hides_logits_that_are_no_numbers(
-    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, token: int, value: float
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], token: int, value: float
 ) -> None:
-    apply = LogitChanges.apply
+    compute_logits = runner._model.compute_logits
 
-    def poison(self: LogitChanges, logits: torch.Tensor) -> torch.Tensor:
+    def poison(hidden: torch.Tensor) -> torch.Tensor:
+        logits = compute_logits(hidden)
         logits[0, token] = value
-        return apply(self, logits)
+        return logits
 
-    monkeypatch.setattr(LogitChanges, "apply", poison)
-    params = SamplingParams(temperature=0, logit_bias={7: -100, 11: 100}, min_tokens=3)
+    monkeypatch.setattr(runner._model, "compute_logits", poison)
+    params = SamplingParams(temperature=0, **change)
     rows = [new_row(0, prompt(9), params), new_row(1, prompt(9))]
     result = runner.execute(plan([(0, 0, 9), (1, 0, 9)], [0, 1], rows))
     assert [(failure.index, failure.kind) for failure in result.failures] == [(0, "NonFiniteLogitsError")]

@@ -143,7 +143,7 @@ def preempt_in_flight(scheduler: Scheduler, *, max_tokens: int = 8) -> StepResul
 def test_a_late_token_is_delivered_once_and_its_request_waits_for_it() -> None:
     scheduler = build_scheduler(blocks=4, steps_in_flight=2, caching=False)
     result = preempt_in_flight(scheduler)
-    assert scheduler.update(result).deltas == [TokenDelta(1, 5, [61]), TokenDelta(2, 5, [62])]
+    assert scheduler.update(result).deltas == [TokenDelta(1, 5, [61]), TokenDelta(2, 5, [62], preemptions=1)]
     check_integrity(scheduler)
     scheduler.abort(1)
     plan = plan_of(scheduler)
@@ -162,7 +162,7 @@ def test_a_late_token_can_be_the_last() -> None:
     scheduler = build_scheduler(blocks=4, steps_in_flight=2, caching=False)
     result = preempt_in_flight(scheduler)
     update = scheduler.update(StepResult(result.step, [61, 2]))
-    assert update.deltas == [TokenDelta(1, 5, [61]), TokenDelta(2, 5, [2], "stop")]
+    assert update.deltas == [TokenDelta(1, 5, [61]), TokenDelta(2, 5, [2], "stop", preemptions=1)]
     check_integrity(scheduler)
     assert waiting(scheduler) == []
 
@@ -171,7 +171,7 @@ def test_a_preempted_request_can_fail_by_the_step_in_flight() -> None:
     scheduler = build_scheduler(blocks=4, steps_in_flight=2)
     result = preempt_in_flight(scheduler)
     update = scheduler.update(StepResult(result.step, result.tokens, [RowFailure(1, "ValueError", "nan")]))
-    assert update.deltas == [TokenDelta(2, 5, [], "error"), TokenDelta(1, 5, [61])]
+    assert update.deltas == [TokenDelta(2, 5, [], "error", preemptions=1), TokenDelta(1, 5, [61])]
     check_integrity(scheduler)
     assert waiting(scheduler) == []
 

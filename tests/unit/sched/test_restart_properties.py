@@ -16,6 +16,7 @@ from ringpost.ipc.messages.outputs import TokenDelta
 from ringpost.ipc.messages.plans import StepPlan
 from ringpost.ipc.messages.requests import AddRequest
 from ringpost.ipc.messages.results import StepResult
+from ringpost.sched.arrivals import sibling_request
 from ringpost.sched.integrity import check_integrity
 from ringpost.sched.request import RequestState
 from ringpost.sched.scheduler import Scheduler
@@ -83,10 +84,12 @@ class Wish:
     max_tokens: int | None
     priority: int
     deaths: int
+    siblings: int = 0
 
     def request(self, number: int) -> AddRequest:
         prompt = [*STEM[: self.stem], *(1000 * number + index for index in range(self.own))]
-        return add_request(number, prompt, self.max_tokens, priority=self.priority, deaths=self.deaths)
+        priority, deaths, siblings = self.priority, self.deaths, self.siblings
+        return add_request(number, prompt, self.max_tokens, priority=priority, deaths=deaths, siblings=siblings)
 
 
 WISHES = st.builds(
@@ -96,6 +99,7 @@ WISHES = st.builds(
     max_tokens=st.none() | st.integers(1, 8),
     priority=st.integers(-1, 1),
     deaths=st.sampled_from([0, 0, 0, 0, 0, 1, 2, 3]),
+    siblings=st.sampled_from([0, 0, 0, 0, 1, 3]),
 )
 
 
@@ -150,13 +154,14 @@ class Group:
         """As the frontend does; the output that it brings along was received before."""
         assert self.scheduler.add(request) is None
         check_integrity(self.scheduler)
-        life = self.lives.setdefault(request.request, Life(request))
-        life.received = list(request.output)
-        life.parked = False
-        life.deaths = life.core_deaths = request.deaths
-        life.certain = life.alone = life.core_alone = request.deaths_alone
-        life.clear_at = life.known if request.deaths else 0
-        self.requests[request.request] = request
+        for one in (request, *(sibling_request(request, sibling) for sibling in request.siblings)):
+            life = self.lives.setdefault(one.request, Life(one))
+            life.received = list(one.output)
+            life.parked = False
+            life.deaths = life.core_deaths = one.deaths
+            life.certain = life.alone = life.core_alone = one.deaths_alone
+            life.clear_at = life.known if one.deaths else 0
+            self.requests[one.request] = one
 
     def plan(self) -> Step | None:
         plan = self.scheduler.schedule()
@@ -258,9 +263,10 @@ class Crowd:
     def requests(self) -> list[AddRequest]:
         """Poison shares no tokens with others, or these could find what it would have died of."""
         changed = [
-            replace(wish, deaths=0, stem=0 if index in self.poisons else wish.stem) for index, wish in enumerate(self.wishes)
+            replace(wish, deaths=0, stem=0, siblings=0) if index in self.poisons else replace(wish, deaths=0)
+            for index, wish in enumerate(self.wishes)
         ]
-        return [wish.request(number) for number, wish in enumerate(changed, 1)]
+        return [wish.request(1 + 4 * index) for index, wish in enumerate(changed)]
 
     def positions(self) -> dict[int, int]:
         """Where each poison kills, by the request's number."""
@@ -341,6 +347,7 @@ class Deaths(RuleBasedStateMachine):
         for wish in wishes:
             self.counter += 1
             self.group.add(wish.request(self.counter))
+            self.counter += wish.siblings
 
     def draw(self, data: st.DataObject) -> int:
         """An unfinished request, often the one in flight alone, or one that is unknown."""

@@ -11,6 +11,7 @@ from ringpost.sched.scheduler import Scheduler
 
 MEMBERS = (
     "abort",
+    "abort_all",
     "add",
     "alone",
     "has_work",

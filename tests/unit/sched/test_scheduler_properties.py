@@ -9,15 +9,16 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from slot_worker import VOCABULARY, SlotWorker, answer, kv_of
+from slot_worker import VOCABULARY, SlotWorker, answer, kv_of, logprobs_of
 
 from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
 from ringpost.ipc.messages.outputs import TokenDelta
 from ringpost.ipc.messages.plans import StepPlan
-from ringpost.ipc.messages.requests import AddRequest, CacheKey
+from ringpost.ipc.messages.requests import AddRequest, CacheKey, Sibling
 from ringpost.ipc.messages.results import StepResult
-from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.ipc.messages.sampling import RepetitionDetectionParams, SamplingParams
 from ringpost.sched import precedence
+from ringpost.sched.arrivals import sibling_request
 from ringpost.sched.errors import DoesNotFit, RequestTooLong
 from ringpost.sched.integrity import check_integrity
 from ringpost.sched.request import Request, RequestState
@@ -41,6 +42,11 @@ class Wish:
     salt: str
     keys: tuple[CacheKey, ...]
     brought: int
+    siblings: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    skip_cache: bool | None
+    repetition: RepetitionDetectionParams | None
 
 
 WISHES = st.builds(
@@ -54,6 +60,12 @@ WISHES = st.builds(
     salt=st.sampled_from(["", "", "", "salt"]),
     keys=st.just(()) | st.lists(st.builds(CacheKey, st.integers(0, 6), st.sampled_from("ab")), max_size=2).map(tuple),
     brought=st.just(0) | st.integers(0, 6),
+    siblings=st.sampled_from([0, 0, 0, 1, 2, 4]),
+    logprobs=st.sampled_from([None, None, 0, 2, -1]),
+    prompt_logprobs=st.sampled_from([None, None, None, 0, 2]),
+    skip_cache=st.sampled_from([None, None, True, False]),
+    repetition=st.none()
+    | st.builds(RepetitionDetectionParams, max_pattern_size=st.integers(1, 3), min_count=st.integers(2, 3)),
 )
 
 
@@ -105,6 +117,8 @@ class Histories(RuleBasedStateMachine):
         self.worker = SlotWorker(block_size, self.num_blocks, max_num_seqs, self.requests)
         self.known: set[int] = set()  # unfinished
         self.received: dict[int, list[int]] = {}
+        self.told: dict[int, int] = {}  # prompt tokens whose logprobs were received, the first one included
+        self.siblings: set[int] = set()  # requests that were added with another one
         self.counter = 0
         self.start_scheduler()
         self.add_requests(data, wishes)
@@ -148,13 +162,19 @@ class Histories(RuleBasedStateMachine):
                     stop_token_ids=wish.stop,
                     ignore_eos=wish.ignore_eos,
                     seed=wish.seed,
+                    logprobs=wish.logprobs,
+                    prompt_logprobs=wish.prompt_logprobs,
+                    skip_reading_prefix_cache=wish.skip_cache if wish.prompt_logprobs is None else None,
+                    repetition_detection=wish.repetition,
                 ),
                 0.0,
                 EOS,
                 wish.priority,
                 cache_salt=wish.salt,
                 cache_keys=wish.keys,
+                siblings=tuple(Sibling(self.counter + index, index) for index in range(1, wish.siblings + 1)),
             )
+            self.counter += wish.siblings
             if len(prompt) < self.max_model_len:  # a core that died may have delivered something
                 request.output.extend(answer(request, self.max_model_len)[0][:-1][: wish.brought])
             self.offer(request)
@@ -181,9 +201,12 @@ class Histories(RuleBasedStateMachine):
                 self.scheduler.add(request)
         else:
             assert self.scheduler.add(request) is None
-            self.known.add(request.request)
-            self.requests[request.request] = request
-            self.received[request.request] = list(request.output)
+            self.siblings.update(sibling.request for sibling in request.siblings)
+            for one in (request, *(sibling_request(request, sibling) for sibling in request.siblings)):
+                self.known.add(one.request)
+                self.requests[one.request] = one
+                self.received[one.request] = list(one.output)
+                self.told.setdefault(one.request, 1)
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -259,8 +282,9 @@ class Histories(RuleBasedStateMachine):
             if number not in self.cached:
                 start = plan.starts[plan.rows.index(new.row)]
                 assert start < len(new.tokens)
-                assert start % self.block_size == 0
-                assert self.cache.enable_prefix_caching or not start
+                if not (number in self.siblings and start == new.prompt_length - 1):
+                    assert start % self.block_size == 0
+                    assert (self.cache.enable_prefix_caching and new.params.reads_prefix_cache) or not start
                 self.cached[number] = start
         owners = [self.row_owner[row] for row in plan.rows]
         for owner, row in zip(owners, plan.rows, strict=True):
@@ -269,7 +293,7 @@ class Histories(RuleBasedStateMachine):
         return owners
 
     def frees_something(self, request: Request) -> bool:
-        return self.places.kv_cache_manager.num_shared(request) < len(request.block_table)
+        return self.places.kv_cache_manager.yields(request)
 
     def is_deferred(self, request: Request) -> bool:
         return not request.block_table and self.places.kv_cache_manager.match(request).num_computing > 0
@@ -296,8 +320,7 @@ class Histories(RuleBasedStateMachine):
             first = waiting[0]
             rows = min(self.config.max_num_seqs, self.config.max_num_batched_tokens) - len(places.running)
             needed = places.kv_cache_manager.match(first).num_blocks + len(places.running)
-            others = [other for other in (*places.parked.values(), *waiting) if other is not first]
-            free = places.kv_cache_manager.pool.num_free + places.blocks_of(others)
+            free = places.kv_cache_manager.pool.num_free + places.blocks_of(places.holders([first]))
             preempted = any(other.num_cached_tokens >= 0 and not other.block_table for other in waiting)
             in_flight = any(first.request_id in owners for _, owners in list(self.planned)[:-1])
             assert rows < 1 or free < needed or preempted or in_flight, "nobody waits needlessly"
@@ -305,12 +328,13 @@ class Histories(RuleBasedStateMachine):
     def check_sharing(self) -> None:
         """A block with several owners is full, and at the same place of requests that are equal up to its end."""
         contents: dict[int, tuple[int, int]] = {}
+        copied = {held.block_table[-1] for held in self.places.siblings.held}
         holders = [request for request in self.places.requests.values() if request.block_table]
         for request in holders:
             number = request.request_id
             kv = kv_of(self.requests[number], [*request.prompt, *request.output])
             for index, block in enumerate(request.block_table):
-                if self.places.kv_cache_manager.pool.references(block) > 1:
+                if self.places.kv_cache_manager.pool.references(block) > 1 and block not in copied:
                     content = (index, kv[(index + 1) * self.block_size - 1])
                     assert contents.setdefault(block, content) == content, f"block {block} has two live owners"
 
@@ -342,6 +366,8 @@ class Histories(RuleBasedStateMachine):
             assert delta.cached_tokens == 0, "said once, with the first token"
         else:
             assert delta.cached_tokens == self.cached[delta.request] < len(request.prompt)
+        if delta.finish_reason != "error":
+            self.check_logprobs(request, delta, len(received))
         received += delta.tokens
         tokens, finish_reason, stop_reason = answer(request, self.max_model_len)
         if delta.request in failed:
@@ -353,6 +379,23 @@ class Histories(RuleBasedStateMachine):
             assert (received, delta.finish_reason, delta.stop_reason) == (tokens, finish_reason, stop_reason)
         if delta.finish_reason is not None:
             self.forget(delta.request)
+
+    def check_logprobs(self, request: AddRequest, delta: TokenDelta, position: int) -> None:
+        """They are those of the tokens; of the prompt's, what continues what was told before is new."""
+        prompt, params = request.prompt, request.params
+        wanted, prompt_wanted = params.logprobs, params.prompt_logprobs
+        tokens = enumerate(delta.tokens, len(prompt) + position)
+        assert delta.logprobs == [logprobs_of(token, at, wanted) for at, token in tokens if wanted is not None]
+        assert delta.tokens or delta.prompt_logprobs
+        start, told = delta.prompt_start, len(delta.prompt_logprobs)
+        if delta.prompt_logprobs:
+            assert prompt_wanted is not None
+            part = enumerate(prompt[start : start + told], start)
+            assert delta.prompt_logprobs == [logprobs_of(token, at, prompt_wanted) for at, token in part]
+            assert start <= self.told[request.request] or params.reads_prefix_cache, "some are left out"
+            self.told[request.request] = max(self.told[request.request], start + told)
+        if delta.tokens and prompt_wanted is not None and not params.reads_prefix_cache:
+            assert self.told[request.request] == len(prompt)
 
     @rule(steps=st.integers(1, 6))
     def make_steps(self, steps: int) -> None:
@@ -408,7 +451,8 @@ class Histories(RuleBasedStateMachine):
         assert stats.running + stats.waiting == len(self.known)
         assert stats.parked == len(self.parked)
         assert set(self.places.parked) == self.parked
-        assert stats.prefix_hits == sum(min(start, len(self.requests[number].prompt)) for number, start in self.cached.items())
+        found = {number: min(start, len(self.requests[number].prompt)) for number, start in self.cached.items()}
+        assert sum(found[number] for number in found if number not in self.siblings) <= stats.prefix_hits <= sum(found.values())
         assert self.scheduler.has_work == bool(self.known or self.planned)
 
     def teardown(self) -> None:
