@@ -117,6 +117,7 @@ def test_cold_and_warm(runner: ModelRunner, reference: torch.nn.Module, size: tu
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("budget", [16, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_in_chunks(runner: ModelRunner, reference: torch.nn.Module, size: tuple[int, int], budget: int) -> None:
     count, length = size
     params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, logprobs=TOP, prompt_logprobs=TOP)

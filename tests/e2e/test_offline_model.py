@@ -35,6 +35,7 @@ def test_a_batch_gives_the_answers_of_one_by_one(no_leaks: None, smollm2: str) -
     assert texts == asyncio.run(by_async_llm())
 
 
+@pytest.mark.long
 def test_bad_words_are_not_said(no_leaks: None, smollm2: str) -> None:
     """Neither at the start of a word nor behind a space, whatever speaks for them."""
     forced = {24098: 100.0}  # the word with its space

@@ -164,6 +164,7 @@ async def test_leaving_a_request_of_several_answers_leaves_nothing(engine: Async
     assert load.used_blocks == 0
 
 
+@pytest.mark.long
 async def test_a_slow_consumer_gets_every_token_and_logprob(engine: AsyncLLM) -> None:
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=12, logprobs=1, output_kind=RequestOutputKind.DELTA)
     fast = [output.outputs[0] async for output in engine.generate(FRANCE, params)]
@@ -206,6 +207,7 @@ async def test_logprobs_of_a_prompt_whether_it_is_cached_or_not(engine: AsyncLLM
     assert output.prompt_logprobs == [None]
 
 
+@pytest.mark.long
 async def test_the_whole_vocabulary_needs_permission(engine: AsyncLLM) -> None:
     for field in ("logprobs", "prompt_logprobs"):
         for count in (-1, 21):
@@ -231,6 +233,7 @@ async def test_what_a_caller_passes_in_is_never_changed(engine: AsyncLLM) -> Non
     assert prompt == [504, 3575, 282, 4649, 314]
 
 
+@pytest.mark.long
 async def test_pausing(engine: AsyncLLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
     expected = [token for output in [o async for o in engine.generate(FRANCE, params)] for token in output.outputs[0].token_ids]

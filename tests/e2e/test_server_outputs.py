@@ -147,6 +147,7 @@ async def test_logprobs_of_a_prompt_cold_and_warm(client: Client) -> None:
     assert logprobs_of(echoed)["token_logprobs"][1:100] == near(told[0])
 
 
+@pytest.mark.long
 async def test_tokens_that_are_parts_of_a_character(client: Client) -> None:
     chat = {"messages": user(THUMB * 8), "logprobs": True, "top_logprobs": 5, "max_tokens": 2, **force(HALF_EMOJI)}
     for answer in await client.both(CHAT, chat):
@@ -162,6 +163,7 @@ async def test_tokens_that_are_parts_of_a_character(client: Client) -> None:
         assert any(name.startswith("bytes:\\x") for name in tops)
 
 
+@pytest.mark.long
 async def test_a_character_of_several_tokens_is_told_when_it_is_complete(client: Client) -> None:
     """By the model itself, which goes on with what it has read."""
     body = {"prompt": THUMB_IDS * 6, "logprobs": 0, "max_tokens": 3, "temperature": 0, "ignore_eos": True}

@@ -60,6 +60,7 @@ async def test_logprobs_of_answer_and_prompt(engines: FaultyEngines) -> None:
         assert all(output.prompt_logprobs is None for output in outputs[1:])
 
 
+@pytest.mark.long
 async def test_a_stop_string_on_both_sides_of_a_death(engines: FaultyEngines) -> None:
     plain = SamplingParams(seed=5, max_tokens=LONG, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
     prompt = prompt_of(1)
