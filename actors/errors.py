@@ -6,6 +6,7 @@ from ..ipc.messages.failure import Failure
 
 E = TypeVar("E", bound=Exception)
 
+SHUT_DOWN = "the engine was shut down"
 
 # Kinds of failures that a request has caused by what it asks for, and the parameter to name.
 AT_FAULT = {

@@ -1,6 +1,6 @@
 """EngineControls: what concerns the engine as a whole, asked of the core or known here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from ...ipc.messages.config import EngineConfig
@@ -16,6 +16,8 @@ from ...ipc.messages.requests import (
 )
 from ...ipc.messages.sampling import SamplingParams
 from ..errors import EngineGenerateError
+from .core_client import CoreClient
+from .output_processor import OutputProcessor
 
 SUPPORTED_TASKS = ("generate",)
 _MODES: tuple[PauseMode, ...] = ("abort", "wait", "keep")
@@ -25,6 +27,7 @@ class EngineControls:
     """The methods of an engine that are about no request. A subclass says how the core is asked."""
 
     config: EngineConfig
+    _paused = False  # by the caller, and to stay so over restarts of the core
 
     async def _ask(self, call: Callable[[int], RequestMessage], seconds: float | None = None) -> UtilityReply:
         """The core's answer to the call that `call` makes for a number, within `hang_timeout` unless `seconds` says otherwise.
@@ -33,8 +36,11 @@ class EngineControls:
         """
         raise NotImplementedError
 
-    def _set_paused(self, *, paused: bool) -> None:
-        """Remember whether the core is to be paused, for its successor after a restart. Here: nothing is remembered."""
+    def _for_successor(self, client: CoreClient, outputs: OutputProcessor) -> Iterator[RequestMessage]:
+        """What a restarted core has to be sent: that it is paused, and the requests that go on."""
+        if self._paused:
+            yield PauseGeneration(client.next_number(), "keep", clear_cache=False)
+        yield from outputs.unfinished()
 
     async def describe(self) -> EngineDescription:
         """Numbers of the core right now: requests running and waiting, blocks in all and free.
@@ -64,16 +70,16 @@ class EngineControls:
         if mode not in _MODES:
             raise ParameterError(f"mode must be one of {', '.join(map(repr, _MODES))}, got {mode!r:.100}", "mode")
         seconds = float("inf") if mode == "wait" else None
-        self._set_paused(paused=True)
+        self._paused = True
         try:
             await self._ask(partial(PauseGeneration, mode=mode, clear_cache=bool(clear_cache)), seconds)
         except EngineGenerateError:
-            self._set_paused(paused=False)  # it is shutting down
+            self._paused = False  # it is shutting down
             raise
 
     async def resume_generation(self) -> None:
         """Go on after `pause_generation`; does nothing if it was not paused. Raises what `describe` raises."""
-        self._set_paused(paused=False)
+        self._paused = False
         await self._ask(ResumeGeneration)
 
     async def is_paused(self) -> bool:

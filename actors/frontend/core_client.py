@@ -14,7 +14,7 @@ from ...ipc.messages.requests import FRONTEND_SHIFT, Abort, AddRequest, RequestM
 from ...ipc.parking import Gate, Parkable, Signal, wait_any
 from ..asking import Asks, Wait, Watch, unwatched
 from ..debug import watched
-from ..errors import EngineDeadError, copy_of
+from ..errors import SHUT_DOWN, EngineDeadError, copy_of
 
 Unfinished = Callable[[], Iterator[RequestMessage]]
 
@@ -56,7 +56,7 @@ class CoreClient:
         self._sent_again: set[int] = set()  # requests that were sent after that Resume, while the gate is shut
         self._calls: dict[int, RequestMessage] = {}  # that were sent and wait for their answer
         self._asks: Asks[UtilityReply] = Asks(core, watch, wait)
-        self._error: Exception = EngineDeadError("the engine was shut down")  # of whoever sends after `close`
+        self._error: Exception = EngineDeadError(SHUT_DOWN)  # of whoever sends after `close`
         self._closed = Gate()
 
     def next_number(self) -> int:

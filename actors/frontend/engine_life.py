@@ -1,7 +1,7 @@
 """EngineLife: an engine's processes and mailboxes, from their start to their end, in one event loop."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +11,7 @@ from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.failure import Failure
 from ...ipc.messages.load import LoadStats
 from ...ipc.messages.outputs import UtilityReply
-from ...ipc.messages.requests import PauseGeneration, RequestMessage
+from ...ipc.messages.requests import RequestMessage
 from ...model_runner.logits_processor import LogitsProcessor
 from ...model_runner.processor_loading import ready_processors
 from ..asking import unwatched
@@ -19,7 +19,15 @@ from ..base import TaskHost, run_abandonable
 from ..boot import describe_failure, first_cause
 from ..config import resolve_config
 from ..debug import AskWatch, watch_handlers
-from ..errors import EngineDeadError, EngineHungError, EngineRecoveringError, EngineStartError, failure_report, failure_text
+from ..errors import (
+    SHUT_DOWN,
+    EngineDeadError,
+    EngineHungError,
+    EngineRecoveringError,
+    EngineStartError,
+    failure_report,
+    failure_text,
+)
 from ..logs import logger
 from ..status import own_status
 from ..supervisor import ProcessInfo, Supervisor
@@ -33,8 +41,6 @@ from .renderer import Renderer
 from .stats import FrontendStats
 from .stats_log import StatsLog
 from .submission import Submitter
-
-SHUT_DOWN = "the engine was shut down"
 
 
 class EngineLife(EngineControls):
@@ -58,7 +64,6 @@ class EngineLife(EngineControls):
         self._stats_log = StatsLog(self._outputs.stats, self.load)
         self._error: Exception | None = None  # why the engine takes no requests
         self._running = False
-        self._paused = False  # by the caller, and to stay so over restarts of the core
         self._stopping = False  # it ends by itself, and in order
 
     async def __aenter__(self) -> Self:
@@ -131,7 +136,9 @@ class EngineLife(EngineControls):
         debug = config.runtime.debug_actors
         watch = AskWatch("frontend0", self._status.asking, self._watch.asks_of) if debug else unwatched
         requests, outputs = topology.requests[0][0].duplicate(), topology.outputs[0][0].duplicate()
-        self._client = CoreClient(requests, outputs, self._unfinished, watch=watch, debug=debug)
+        self._client = CoreClient(
+            requests, outputs, lambda: self._for_successor(self._client, self._outputs), watch=watch, debug=debug
+        )
         frontend = Frontend(self._client, self._outputs, self._status, self._watch, config.scheduler)
         if debug:
             watch_handlers(frontend, "frontend0")
@@ -176,15 +183,6 @@ class EngineLife(EngineControls):
     async def _ask(self, call: Callable[[int], RequestMessage], seconds: float | None = None) -> UtilityReply:
         await self.start()
         return await self._client.ask(call, self.config.runtime.hang_timeout if seconds is None else seconds)
-
-    def _set_paused(self, *, paused: bool) -> None:
-        self._paused = paused
-
-    def _unfinished(self) -> Iterator[RequestMessage]:
-        """What a restarted core has to be sent."""
-        if self._paused:
-            yield PauseGeneration(self._client.next_number(), "keep", clear_cache=False)
-        yield from self._outputs.unfinished()
 
     def load(self) -> LoadStats | None:
         """How busy the core was after its last step, also when it hangs. None while the engine does not run."""

@@ -12,7 +12,7 @@ from ...ipc.attach import MailboxHandle
 from ...ipc.doorbell import ring_doorbell
 from ...ipc.lanes import Lanes
 from ...ipc.messages.config import EngineConfig
-from ..errors import EngineDeadError, EngineStartError, failure_report, failure_text
+from ..errors import SHUT_DOWN, EngineDeadError, EngineStartError, failure_report, failure_text
 from ..logs import logger
 from ..loops import loop_factory
 from ..recovery import Recovery
@@ -20,8 +20,6 @@ from ..status import StatusBlock, own_status
 from ..supervisor import ProcessInfo, Supervisor
 from ..tasks import first_of
 from ..watch import EngineWatch
-
-SHUT_DOWN = "the engine was shut down"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from ...ipc.doorbell import Doorbell, create_doorbell, ring_doorbell
 from ...ipc.errors import MailboxError
 from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.outputs import UtilityReply
-from ...ipc.messages.requests import AddRequest, PauseGeneration, RequestMessage
+from ...ipc.messages.requests import AddRequest, RequestMessage
 from ...ipc.messages.sampling import SamplingParams
 from ...ipc.parking import Parkable, Signal, wait_any
 from ..config import resolve_config
@@ -58,7 +58,6 @@ class OfflineEngine(EngineControls):
         self.config = resolve_config(config)
         self._pid = os.getpid()
         self._started = False
-        self._paused = False  # by the caller, and to stay so over restarts of the core
         self._error: Exception | None = None  # why the engine takes no requests
         self._turn = threading.RLock()
         self._loop = BlockingLoop()
@@ -84,7 +83,11 @@ class OfflineEngine(EngineControls):
         debug = self.config.runtime.debug_actors
         try:
             self._client = CoreClient(
-                frontage.requests, frontage.outputs, self._unfinished, wait=self._wait_answer, debug=debug
+                frontage.requests,
+                frontage.outputs,
+                lambda: self._for_successor(self._client, self.outputs),
+                wait=self._wait_answer,
+                debug=debug,
             )
         except BaseException:  # which has closed its mailboxes
             frontage.posting.close()
@@ -243,15 +246,6 @@ class OfflineEngine(EngineControls):
         self._interrupts.check()
         self._require_alive()
         return await self._client.ask(call, self.config.runtime.hang_timeout if seconds is None else seconds)
-
-    def _set_paused(self, *, paused: bool) -> None:
-        self._paused = paused
-
-    def _unfinished(self) -> Iterator[RequestMessage]:
-        """What a restarted core has to be sent."""
-        if self._paused:
-            yield PauseGeneration(self._client.next_number(), "keep", clear_cache=False)
-        yield from self.outputs.unfinished()
 
     def shutdown(self) -> None:
         """Stop the engine's processes and wait until they have ended. Requests end with finish reason "abort".
