@@ -5,14 +5,17 @@ import faulthandler
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import uvloop
 from faulty_engines import FaultyEngines
 from leaks import Possessions, mark_descendants
+from scripted_engine import ScriptedEngine
+from served_app import AppClient, served
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost.ipc.messages.config import ModelConfig
@@ -89,6 +92,25 @@ def no_leaks() -> Iterator[None]:
 def smollm2() -> str:
     """Directory of the demo model, fetched and converted if this machine has not got it yet."""
     return resolve_checkpoint(ModelConfig()).directory
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of a tiny model, for reading only."""
+    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def engine(tiny: str) -> ScriptedEngine:
+    """An engine without processes, whose answers are in the hands of the test."""
+    return ScriptedEngine(tiny)
+
+
+@pytest_asyncio.fixture
+async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
+    """A client of the HTTP server over that engine."""
+    async with served(engine) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -5,17 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams
 from ringpost.ipc.messages.errors import ParameterError
 
 pytestmark = [pytest.mark.asyncio(loop_factories=["uvloop"]), pytest.mark.usefixtures("no_leaks")]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 def greedy(count: int) -> SamplingParams:

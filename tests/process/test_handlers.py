@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from deadly_scheduler import RaisesAtResult, path_of
 from faults import importable_helpers
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, EngineDeadError, RequestOutputCollector, SamplingParams
 from ringpost.actors import config
@@ -29,11 +28,6 @@ ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
 def postmortems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written about those that die goes with the test."""
     monkeypatch.setattr(config, "cache_root", lambda: tmp_path)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, RequestOutputKind, SamplingParams
 from ringpost.ipc.messages.errors import ParameterError
@@ -37,11 +36,6 @@ class Countdown(LogitsProcessor):
             logits[index, self.first - len(self.rows[row])] = 1e6
         return logits
 '''
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture

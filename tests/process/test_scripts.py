@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from programs import run_program
-from tiny_checkpoint import write_tiny_llama
 
 BODY = """
 import asyncio, os, sys
@@ -30,11 +29,6 @@ import sched
 print("forbidden:", forbidden, "sched:", hasattr(sched, "scheduler"))
 """
 )
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.mark.parametrize("way", ["unguarded", "guarded", "-c", "stdin"])

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from programs import run_program
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, RequestOutputKind, SamplingParams
 
@@ -18,11 +17,6 @@ async def main(model, single):
     print("torch" in sys.modules)
 asyncio.run(main(sys.argv[1], sys.argv[2] == "single"))
 """
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 async def answer(engine: AsyncLLM, seed: int) -> tuple[list[int], str]:

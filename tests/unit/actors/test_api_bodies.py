@@ -9,17 +9,11 @@ import pytest_asyncio
 from api_client import CHAT, COMPLETIONS
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, connection, post_bytes, served
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api import validation
 from ringpost.actors.api.app import gate_of
 
 LIMIT = 1000  # bytes of a body
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest_asyncio.fixture

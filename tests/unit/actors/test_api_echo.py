@@ -1,12 +1,10 @@
 """Prompts that come back with their completions."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 import tokenizers
 from api_client import COMPLETIONS, Json, joined
 from scripted_engine import End, ScriptedEngine, token_ids
@@ -17,22 +15,6 @@ from tokenizers import processors
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 NOT_ALL = b"\xf0\x9f"  # the first half of a character
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 async def whole(api: AppClient, **fields: Any) -> Json:

@@ -1,15 +1,12 @@
 """What a client sees when something goes wrong: status, error object, headers."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS
 from scripted_engine import End, ScriptedEngine
 from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api.app import gate_of
 from ringpost.actors.errors import (
@@ -29,20 +26,9 @@ BODIES: dict[str, dict[str, Any]] = {
 INVALID, OURS, BUSY = "invalid_request_error", "server_error", "service_unavailable_error"
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
 @pytest.fixture
 def engine(tiny: str) -> ScriptedEngine:
     return ScriptedEngine(tiny, max_model_len=64)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 TABLE: list[tuple[Exception, int, str, str | None, str | None]] = [

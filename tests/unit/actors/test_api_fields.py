@@ -1,12 +1,10 @@
 """Fields that a request may hold: what of them reaches the engine, and what they are without a value."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Json
 from scripted_engine import End, ScriptedEngine, token_ids
 from served_app import AppClient, served
@@ -62,22 +60,6 @@ OURS = {
     *("cache_salt", "prompt", "best_of", "echo", "messages", "logprobs", "top_logprobs", "max_completion_tokens"),
 }
 UNOFFERED = {"output_kind", "flat_logprobs", "skip_reading_prefix_cache"}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 async def test_no_field_is_forgotten() -> None:

@@ -9,18 +9,12 @@ import pytest_asyncio
 from api_client import CHAT, COMPLETIONS
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
 
 BODIES: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "hi"},
     CHAT: {"messages": [{"role": "user", "content": "hi"}]},
 }
 KEY = "sk-schlüssel"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest_asyncio.fixture

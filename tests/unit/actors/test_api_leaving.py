@@ -8,34 +8,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from api_client import CHAT, COMPLETIONS, Client, Json
 from scripted_engine import End, ScriptedEngine, Step
 from served_app import AppClient, post_bytes, served, unread
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api.app import build_app
 from ringpost.actors.errors import EngineDeadError
 
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 PATHS = list(BODIES)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 @pytest.mark.asyncio

@@ -1,15 +1,12 @@
 """Logprobs in replies: their forms, the names of tokens, and that the pieces of a stream are the whole."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Json, joined
 from scripted_engine import End, ScriptedEngine, token_ids
 from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api import submission
 from ringpost.actors.api.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
@@ -20,22 +17,6 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 LEAST = -9999.0
 HEART = "\N{HEAVY BLACK HEART}"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 async def whole(api: AppClient, path: str, **fields: Any) -> Json:

@@ -9,14 +9,8 @@ from api_client import CHAT, COMPLETIONS
 from openai.types.chat import ChatCompletionMessageParam
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api.protocol import ChatMessage
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest_asyncio.fixture

@@ -1,33 +1,14 @@
 """The client's name for its call: where it comes from, where it goes, and that it need not be unique."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Json
 from scripted_engine import End, ScriptedEngine
-from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
+from served_app import AppClient
 
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 PATHS = list(BODIES)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 @pytest.mark.asyncio

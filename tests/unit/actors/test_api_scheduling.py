@@ -6,7 +6,6 @@ import pytest
 from api_client import CHAT, COMPLETIONS, Json
 from scripted_engine import End, ScriptedEngine
 from served_app import AppClient, Reply, served
-from tiny_checkpoint import write_tiny_llama
 
 pytestmark = pytest.mark.asyncio
 
@@ -14,11 +13,6 @@ BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"
 RESET = "/reset_prefix_cache"
 USAGE = {"include_usage": True}
 MOST = 2**63 - 1
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture

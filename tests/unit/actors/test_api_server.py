@@ -2,16 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from api_client import COMPLETIONS
 from scripted_engine import End, ScriptedEngine
 from served_app import AppClient, connection, post_bytes, served, serving, unread
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api import server
 from ringpost.actors.api.app import build_app
@@ -20,22 +17,6 @@ from ringpost.ipc.messages.config import ApiConfig
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 IPV6 = "::1"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Json
 from scripted_engine import End, ScriptedEngine, token_ids
-from served_app import AppClient, Reply, connection, post_bytes, served
-from tiny_checkpoint import EOS_TOKEN_ID, write_tiny_llama
+from served_app import AppClient, Reply, connection, post_bytes
+from tiny_checkpoint import EOS_TOKEN_ID
 
 from ringpost.actors.errors import EngineDeadError
 from ringpost.ipc.messages.errors import ParameterError
@@ -18,22 +16,6 @@ from ringpost.ipc.messages.errors import ParameterError
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": [{"role": "user", "content": "hi"}]}}
 PATHS = list(BODIES)
 DETAILS = {"prompt_tokens_details": {"cached_tokens": 0}}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
-@pytest.fixture
-def engine(tiny: str) -> ScriptedEngine:
-    return ScriptedEngine(tiny)
-
-
-@pytest_asyncio.fixture
-async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
-    async with served(engine) as client:
-        yield client
 
 
 async def streamed(api: AppClient, path: str, **fields: Any) -> Reply:

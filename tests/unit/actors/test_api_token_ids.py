@@ -9,7 +9,6 @@ import scripted_engine
 from api_client import CHAT, COMPLETIONS, Json
 from scripted_engine import End, ScriptedEngine, token_ids
 from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.frontend.renderer import Renderer
 
@@ -17,11 +16,6 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 PROMPT = token_ids("cat")
 ASKED: Json = {"prompt": PROMPT, "return_token_ids": True}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_completion_create_params
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, served
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost.actors.api import not_offered
 from ringpost.actors.api.protocol import ChatCompletionRequest, CompletionRequest
@@ -154,11 +153,6 @@ NEUTRAL: dict[str, list[Any]] = {
     "mm_processor_kwargs": [{}],
     "return_prompt_text": [False],
 }
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest_asyncio.fixture

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import SamplingParams
 from ringpost.actors import bench as command
@@ -41,11 +40,6 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         code = int(end.code or 0)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 @pytest.fixture

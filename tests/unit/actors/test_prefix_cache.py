@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tiny_checkpoint import write_tiny_llama
 
 from ringpost import AsyncLLM, RequestOutput, RequestOutputKind, SamplingParams
 from ringpost.actors.errors import EngineDeadError
@@ -16,11 +15,6 @@ PROMPT = list(range(100, 100 + 2 * SIZE + 1))  # two full blocks, and the token 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
 
 
 def engine_of(model: str, **options: Any) -> AsyncLLM:

@@ -29,11 +29,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 ENDLESS = SamplingParams(max_tokens=400, ignore_eos=True, seed=1)
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny"))
-
-
 @pytest.fixture
 def said() -> Iterator[list[str]]:
     """What the engine logs, from warnings on."""
