@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import uvloop
+from api_client import Client
 from faulty_engines import FaultyEngines
 from leaks import Possessions, mark_descendants
 from scripted_engine import ScriptedEngine
 from served_app import AppClient, served
+from servers import ServerProcess
 from tiny_checkpoint import write_tiny_llama
 
 from ringpost.ipc.messages.config import ModelConfig
@@ -111,6 +113,13 @@ async def api(engine: ScriptedEngine) -> AsyncIterator[AppClient]:
     """A client of the HTTP server over that engine."""
     async with served(engine) as client:
         yield client
+
+
+@pytest_asyncio.fixture
+async def client(server: ServerProcess) -> AsyncIterator[Client]:
+    """A client of the server that the test's module runs."""
+    async with Client(server.url) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ class Answer(Generic[Body]):
 
 async def next_output(state: ApiState, collector: RequestOutputCollector) -> RequestOutput:
     """The next output of a request; an answer cut off by the engine's shutdown is an error, not an answer."""
-    output = collector.get_nowait() or await collector.get()
+    output = await collector.get()
     if state.engine.errored and any(completion.finish_reason == "abort" for completion in output.outputs):
         raise ServerStopping("the server was shut down before the answer was complete")
     return output

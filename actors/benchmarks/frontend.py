@@ -63,7 +63,7 @@ def cases(settings: Settings) -> list[tuple[RequestOutputKind, int]]:
 async def _consume(collector: RequestOutputCollector) -> int:
     """Take all outputs and look at them, as a program would; returns the characters of the last."""
     while True:
-        output = collector.get_nowait() or await collector.get()
+        output = await collector.get()
         (completion,) = output.outputs
         characters, _ = len(completion.text), completion.token_ids
         if output.finished:

@@ -98,7 +98,7 @@ class AsyncLLM(EngineLife):
         try:
             finished = False
             while not finished:
-                output = collector.get_nowait() or await collector.get()
+                output = await collector.get()
                 finished = output.finished
                 yield output
         finally:

@@ -8,6 +8,7 @@ from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.outputs import columns_that_fit
 from ...ipc.messages.sampling import SamplingParams
+from ...ipc.messages.sampling_checks import token_sequences
 from ...model_runner.processor_loading import load_processors, validate_params
 from .renderer import Renderer
 
@@ -69,6 +70,7 @@ class ParamsCheck:
         banned = params.bad_words_token_ids
         if params.bad_words:
             banned = tuple(dict.fromkeys([*banned, *self._renderer.bad_word_ids(params.bad_words)]))
+            token_sequences("bad_words", banned)  # how many and how long they are as tokens, nobody knew before
         self._check_allowed(params, {ids[0] for ids in banned if len(ids) == 1})
         settled = params.derive(n=1, bad_words=(), bad_words_token_ids=banned)
         self._settled.put(params, settled)

@@ -195,12 +195,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return msgspec.structs.replace(self, **changes)
 
     def derive(self, **changes: Any) -> "SamplingParams":
-        """A copy with these fields changed to values that are known to be right: nothing is checked again.
-
-        But for how many bad_words_token_ids there are, which nobody knows before bad_words have become tokens: ParameterError.
-        """
-        if ids := changes.get("bad_words_token_ids"):
-            checks.token_sequences("bad_words_token_ids", ids)
+        """A copy with these fields changed to values that are known to be right: nothing is checked again."""
         derived = copy(self)
         for field, value in changes.items():
             msgspec.structs.force_setattr(derived, field, value)

@@ -82,10 +82,10 @@ def token_sequences(field: str, value: Any) -> tuple[tuple[int, ...], ...]:
         if not sequences[-1]:
             raise wrong(field, value, wanted)
         if len(sequences[-1]) > MAX_BAD_SEQUENCE:
-            limit = f"lists of at most {MAX_BAD_SEQUENCE} token ids, bad_words included"
+            limit = f"lists of at most {MAX_BAD_SEQUENCE} token ids"
             raise ParameterError(f"{field} must hold {limit}, got one of {len(sequences[-1])}", field)
     if len(sequences) > MAX_BAD_SEQUENCES:
-        limit = f"at most {MAX_BAD_SEQUENCES} lists, bad_words included"
+        limit = f"at most {MAX_BAD_SEQUENCES} lists"
         raise ParameterError(f"{field} must hold {limit}, got {len(sequences)}", field)
     return tuple(sequences)
 

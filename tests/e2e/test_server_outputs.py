@@ -2,11 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Answer, Client, Json, joined
 from demo_tokens import DEF, EOS, FRANCE, FRANCE_IDS, HALF_EMOJI, NEWLINE, force, then_eos, user
 from servers import ServerProcess, running_server
@@ -28,12 +27,6 @@ def server(smollm2: str) -> Iterator[ServerProcess]:
     with running_server(*options) as running:
         yield running
         assert running.stderr() == ""
-
-
-@pytest_asyncio.fixture
-async def client(server: ServerProcess) -> AsyncIterator[Client]:
-    async with Client(server.url) as connected:
-        yield connected
 
 
 def near(logprobs: Any) -> Any:

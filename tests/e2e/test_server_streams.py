@@ -3,11 +3,10 @@
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Answer, Choice, Client, Json
 from demo_tokens import DEF, EOS, FRANCE, FRANCE_IDS, HALF_EMOJI, NEWLINE, force, then_eos, user
 from served_app import Reply
@@ -25,12 +24,6 @@ def server(smollm2: str) -> Iterator[ServerProcess]:
     with running_server("--dtype", "float32", "--max-model-len", "512", "--num-threads", "1") as running:
         yield running
         assert running.stderr() == ""
-
-
-@pytest_asyncio.fixture
-async def client(server: ServerProcess) -> AsyncIterator[Client]:
-    async with Client(server.url) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize(("token", "text"), [(DEF, "DEF"), (NEWLINE, "\n"), (EOS, "")])

@@ -1,10 +1,9 @@
 """A server without a tokenizer, on the demo model: token ids in, token ids out."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
-import pytest_asyncio
 from api_client import CHAT, COMPLETIONS, Client, Json
 from demo_tokens import DEF, FRANCE, FRANCE_IDS, force, user
 from servers import ServerProcess, running_server
@@ -18,12 +17,6 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # of the client; t
 def server(smollm2: str) -> Iterator[ServerProcess]:
     with running_server("--skip-tokenizer-init", "--dtype", "float32", "--num-threads", "1") as running:
         yield running
-
-
-@pytest_asyncio.fixture
-async def client(server: ServerProcess) -> AsyncIterator[Client]:
-    async with Client(server.url) as connected:
-        yield connected
 
 
 async def test_a_completion(client: Client) -> None:

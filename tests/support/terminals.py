@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import termios
+from collections.abc import Callable
 from functools import partial
 
 from programs import COMMAND, LIMIT
@@ -51,3 +52,18 @@ class Terminal:
 def _log_in(terminal: int) -> None:
     os.login_tty(terminal)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def written(write: Callable[[int], None]) -> str:
+    """What a function writes to the terminal whose descriptor it gets."""
+    ours, theirs = os.openpty()
+    try:
+        write(theirs)
+        os.write(theirs, b"end")
+        text = b""
+        while b"end" not in text:
+            text += os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return text.decode()

@@ -292,3 +292,10 @@ def test_logprobs_that_no_mailbox_carries(config: EngineConfig, renderer: Render
     wide = msgspec.structs.replace(small, checkpoint=msgspec.structs.replace(small.checkpoint, vocab_size=50_000))
     with pytest.raises(ParameterError, match=r"^logprobs must be fewer, got -1: they are 200000 bytes .* 65536$"):
         process(InputProcessor(wide, renderer, BLOCKS), [10], logprobs=-1)
+
+
+def test_bad_words_that_become_too_many_tokens(inputs: InputProcessor) -> None:
+    """Of the tiny model, each byte is a token; elsewhere a word may as well become more than there may be."""
+    process(inputs, [10], bad_words=["a" * 255])
+    with pytest.raises(ParameterError, match=r"^bad_words must hold lists of at most 256 token ids"):
+        process(inputs, [10], bad_words=["\U0001f44d" * 65])

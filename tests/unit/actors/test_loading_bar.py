@@ -1,28 +1,22 @@
 """The progress bar of a long load: on a terminal, and only there."""
 
 import os
-import pty
 
 import pytest
+from terminals import written
 
 from ringpost.actors.worker.progress import LoadingBar
 
 
 def shown(quiet_seconds: float) -> str:
     """What a load of four layers writes to a terminal."""
-    ours, theirs = pty.openpty()
-    try:
-        with LoadingBar(os.dup(theirs), quiet_seconds=quiet_seconds) as bar:
+
+    def write(descriptor: int) -> None:
+        with LoadingBar(os.dup(descriptor), quiet_seconds=quiet_seconds) as bar:
             for done in range(1, 5):
                 bar(done, 4)
-        os.write(theirs, b"end")
-        text = b""
-        while b"end" not in text:
-            text += os.read(ours, 1 << 16)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return text.decode()
+
+    return written(write)
 
 
 def test_a_long_load_shows_how_far_it_is(no_leaks: None) -> None:

@@ -1,32 +1,26 @@
 """The progress of an offline batch: at a terminal, where it is wanted, and only there."""
 
-import os
 import sys
 
 import pytest
+from terminals import written
 
 from ringpost.actors.frontend.progress_bar import progress_of
 
 
 def shown(*, wanted: bool) -> str:
     """What a batch of four prompts writes to a terminal."""
-    ours, theirs = os.openpty()
-    try:
-        with pytest.MonkeyPatch.context() as patch, open(theirs, "w", encoding="utf-8", closefd=False) as terminal:
+
+    def write(descriptor: int) -> None:
+        with pytest.MonkeyPatch.context() as patch, open(descriptor, "w", encoding="utf-8", closefd=False) as terminal:
             patch.setattr(sys, "stderr", terminal)
             patch.setenv("TERM", "xterm")
             patch.setenv("COLUMNS", "120")
             with progress_of(4, iter(range(0, 1000, 100)).__next__, shown=wanted) as done:
                 for _ in range(4):
                     done()
-        os.write(theirs, b"end")
-        text = b""
-        while b"end" not in text:
-            text += os.read(ours, 1 << 16)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    return text.decode()
+
+    return written(write)
 
 
 def test_it_shows_prompts_and_speed(no_leaks: None) -> None:

@@ -149,12 +149,6 @@ def test_short_forms_of_repetition_detection() -> None:
     assert SamplingParams(repetition_detection=detection).repetition_detection == expected
 
 
-@pytest.mark.parametrize("ids", [((5,),) * (MAX_BAD_SEQUENCES + 1), ((5,) * (MAX_BAD_SEQUENCE + 1),)])
-def test_bad_words_that_become_too_many_tokens_are_refused_before_they_are_sent(ids: Any) -> None:
-    with pytest.raises(ParameterError, match=r"^bad_words_token_ids must hold .*bad_words included, got"):
-        SamplingParams(bad_words="a").derive(bad_words_token_ids=ids)
-
-
 def test_what_can_only_be_wrong_together() -> None:
     with pytest.raises(ParameterError, match=r"^stop must be empty with detokenize=False"):
         SamplingParams(stop="a", detokenize=False)
