@@ -2,11 +2,14 @@
 #   make test PYTHON=python3.12     another interpreter for a new environment
 #   make test VENV=/tmp/venv        another place for it
 #   make test PYTEST_ARGS="-k ring" a part of the tests
+#   make test TEST_JOBS=0           one test at a time, in one process
 #   make serve SERVE_ARGS="--port 9000 --max-model-len 4096"
 PYTHON ?= python3
 VENV ?= .venv
 PROMPT ?= What is the capital of France? Name two things to see there.
 PYTEST_ARGS ?=
+# Most tests wait for processes: two at a time take little longer than one. Those of a file stay together, for its fixtures.
+TEST_JOBS ?= 2
 SERVE_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -16,6 +19,7 @@ PIP := $(BIN)/python -P -m pip --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --root-user-action=ignore --no-warn-script-location
 # mypy looks into the directory it runs in first, so it runs where only the built package can be found.
 MYPY := cd build && MYPYPATH=wheel $(BIN_FROM_BUILD)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache
+PYTEST := $(BIN)/pytest -q --dist loadfile -n $(TEST_JOBS)
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .DEFAULT_GOAL := help
@@ -63,10 +67,10 @@ serve: $(VENV)/.installed
 	@exec $(BIN)/ringpost serve $(SERVE_ARGS)
 
 test: $(VENV)/.installed-test
-	$(call step,tests,$(BIN)/pytest -q -m "not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)
+	$(call step,tests,$(PYTEST) -m "not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)
 
 test-long: $(VENV)/.installed-test
-	$(call step,tests with full counts,$(BIN)/pytest -q -m "long or not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)
+	$(call step,tests with full counts,$(PYTEST) -m "long or not long" $(PYTEST_ARGS),One test alone: $(BIN)/pytest FILE::NAME)
 
 check: $(VENV)/.installed-test
 	$(call step,lint,$(BIN)/ruff check --quiet .,make format fixes what can be fixed by itself.)
