@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         EngineHungError,
         EngineStartError,
         RequestEnded,
+        SessionTimeout,
+        TooManySessions,
     )
     from .actors.frontend.async_llm import AsyncLLM, AsyncLLMEngine
     from .actors.frontend.collector import RequestOutputCollector
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from .actors.frontend.llm import LLM
     from .actors.frontend.llm_engine import LLMEngine
     from .actors.frontend.logprobs import FlatLogprobs, Logprob
-    from .actors.frontend.outputs import CompletionOutput, RequestMetrics, RequestOutput
+    from .actors.frontend.outputs import ChunkBoundary, CompletionOutput, RequestMetrics, RequestOutput
+    from .actors.frontend.session import Session
+    from .actors.frontend.streaming_input import StreamingInput
     from .ipc.messages.config import ApiConfig, EngineConfig
     from .ipc.messages.errors import ParameterError
     from .ipc.messages.sampling import RepetitionDetectionParams, RequestOutputKind, SamplingParams
@@ -35,6 +39,7 @@ _HOMES = {
     "AsyncLLM": ".actors.frontend.async_llm",
     "AsyncLLMEngine": ".actors.frontend.async_llm",
     "CheckpointError": ".model_runner.checkpoint.errors",
+    "ChunkBoundary": ".actors.frontend.outputs",
     "CompletionOutput": ".actors.frontend.outputs",
     "EngineClient": ".actors.frontend.engine_client",
     "EngineConfig": ".ipc.messages.config",
@@ -57,6 +62,10 @@ _HOMES = {
     "RequestOutputCollector": ".actors.frontend.collector",
     "RequestOutputKind": ".ipc.messages.sampling",
     "SamplingParams": ".ipc.messages.sampling",
+    "Session": ".actors.frontend.session",
+    "SessionTimeout": ".actors.errors",
+    "StreamingInput": ".actors.frontend.streaming_input",
+    "TooManySessions": ".actors.errors",
     "build_app": ".actors.api.app",
 }
 
@@ -66,6 +75,7 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "CheckpointError",
+    "ChunkBoundary",
     "CompletionOutput",
     "EngineClient",
     "EngineConfig",
@@ -87,6 +97,10 @@ __all__ = [
     "RequestOutputCollector",
     "RequestOutputKind",
     "SamplingParams",
+    "Session",
+    "SessionTimeout",
+    "StreamingInput",
+    "TooManySessions",
     "build_app",
 ]
 

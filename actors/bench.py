@@ -36,6 +36,11 @@ from .benchmarks.scheduler import Report as SchedulerReport
 from .benchmarks.scheduler import Settings as SchedulerSettings
 from .benchmarks.scheduler import cases, run_scheduler_benchmark
 from .benchmarks.scheduler_tables import print_scheduler_report
+from .benchmarks.sessions import MEASUREMENTS as SESSIONS_MEASUREMENTS
+from .benchmarks.sessions import run_sessions_benchmark
+from .benchmarks.sessions_report import Report as SessionsReport
+from .benchmarks.sessions_report import Settings as SessionsSettings
+from .benchmarks.sessions_tables import print_sessions_report
 from .benchmarks.transport import TRANSPORTS, missing
 from .loops import loop_factory
 
@@ -83,6 +88,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recovery = benchmarks.add_parser("recovery", help=text, description=f"Measure {text}.")
     recovery.set_defaults(parser=recovery, measure=_measure_recovery)
     _add_recovery_arguments(recovery)
+    text = "interrupted answers, long conversations and idle sessions of an engine that works"
+    sessions = benchmarks.add_parser("sessions", help=text, description=f"Measure {text}.")
+    sessions.set_defaults(parser=sessions, measure=_measure_sessions)
+    _add_model(sessions)
+    for flag, default, text in (
+        ("--streams", 16, "other requests that run meanwhile"),
+        ("--turns", 100, "answers that are interrupted"),
+        ("--chunks", 50, "chunks of a session that grows"),
+        ("--idle", 500, "sessions that have had a turn and wait"),
+        ("--idle-kv", 50, "of these, the KV cache has room for so many"),
+    ):
+        sessions.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -94,9 +111,13 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 
-def _add_recovery_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_model(parser: argparse.ArgumentParser) -> None:
     _add_json(parser)
     parser.add_argument("--model", default="smollm2", help="alias, directory, .gguf file or hub id (default: %(default)s)")
+
+
+def _add_recovery_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
     for flag, default, text in (
         ("--streams", 32, "requests at once, greedy and seeded by turns"),
         ("--tokens", 48, "tokens of each"),
@@ -197,6 +218,22 @@ def _measure_recovery(arguments: argparse.Namespace) -> tuple[RecoveryReport, Ca
     # The folder is there until threads that write post-mortems have ended, with the loop.
     with tempfile.TemporaryDirectory(prefix="ringpost-bench-") as folder, _progress(runs) as done:
         return _run_until_sigterm(run_recovery_benchmark(settings, folder, done)), print_recovery_report
+
+
+def _measure_sessions(arguments: argparse.Namespace) -> tuple[SessionsReport, Callable[[SessionsReport], None]]:
+    _check_least(arguments, "streams", least=0)
+    _check_least(arguments, "turns", "idle", "idle_kv")
+    _check_least(arguments, "chunks", least=2)
+    settings = SessionsSettings(
+        model=arguments.model,
+        streams=arguments.streams,
+        turns=arguments.turns,
+        chunks=arguments.chunks,
+        idle=arguments.idle,
+        idle_kv=arguments.idle_kv,
+    )
+    with _progress(SESSIONS_MEASUREMENTS) as done:
+        return _run_until_sigterm(run_sessions_benchmark(settings, done)), print_sessions_report
 
 
 def _run_until_sigterm(body: Coroutine[Any, Any, R]) -> R:

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from ..ipc.messages.failure import Failure
 
-E = TypeVar("E", bound=Exception)
+E = TypeVar("E", bound=BaseException)
 
 SHUT_DOWN = "the engine was shut down"
 
@@ -47,7 +47,15 @@ class NoAnswerError(EngineError):
 
 
 class RequestEnded(EngineError):
-    """More was asked of a request that has given its last output, or was closed. A fault of the caller; harmless."""
+    """More was asked of a request or session that has given its last output, or was closed. A fault of the caller; harmless."""
+
+
+class TooManySessions(EngineError):
+    """As many sessions are open as may be (max_sessions). Trying again later helps."""
+
+
+class SessionTimeout(EngineGenerateError):
+    """A session got no input, and made no answer, for as long as it may be idle, and was ended."""
 
 
 def failure_text(failure: Failure) -> str:
@@ -67,4 +75,7 @@ def deadly_text(reason: str) -> str:
 
 def copy_of(error: E) -> E:
     """The same error once more: raising an exception writes to it, so whoever waits gets one each."""
-    return type(error)(*error.args)
+    copy = type(error).__new__(type(error), *error.args)  # not every constructor takes what it leaves in `args`
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    return copy

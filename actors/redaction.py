@@ -9,15 +9,14 @@ import msgspec
 from ..ipc.messages.control import ActorReady, Drain, Hello, Reattach, Stop
 from ..ipc.messages.failure import Failure
 from ..ipc.messages.load import LoadStats, WaveState
-from ..ipc.messages.outputs import Boundary, EngineDescription, StepOutputs, TokenDelta, TokenLogprobs, UtilityReply
+from ..ipc.messages.outputs import EngineDescription, StepOutputs, TokenDelta, TokenLogprobs, UtilityReply
 from ..ipc.messages.payload import Payload
 from ..ipc.messages.plans import DescribeWorker, InitCache, NewRow, Reset, RowTokens, SampleMask, StepPlan, StopWorker
 from ..ipc.messages.requests import (
     Abort,
     AddRequest,
-    AppendInput,
     CacheKey,
-    CloseInput,
+    CloseSession,
     DescribeEngine,
     Fork,
     PauseGeneration,
@@ -41,13 +40,12 @@ _OPEN: dict[type, str] = {
     ActorReady: "actor num_blocks seconds epoch",
     Failure: "actor pid kind message traceback request",
     # requests
-    AddRequest: "request external_id params arrival priority resumable cache_keys deaths deaths_alone siblings",
+    AddRequest: "request external_id params arrival priority cache_keys deaths deaths_alone siblings session base",
     CacheKey: "position",
     Sibling: "request seed",
-    AppendInput: "request chunk arrival params keep_last_token",
-    CloseInput: "request",
-    Truncate: "request length",
-    Fork: "request child seed external_id",
+    Truncate: "session length",
+    Fork: "session child length",
+    CloseSession: "session",
     Abort: "request",
     Resume: "epoch",
     ResetPrefixCache: "call preempt_running",
@@ -59,12 +57,11 @@ _OPEN: dict[type, str] = {
     "detokenize spaces_between_special_tokens stream_interval repetition_detection skip_reading_prefix_cache",
     RepetitionDetectionParams: "max_pattern_size min_pattern_size min_count",
     # outputs
-    StepOutputs: "step deltas boundaries",
+    StepOutputs: "step deltas",
     TokenDelta: "request position finish_reason cached_tokens scheduled prompt_start queued preemptions",
     TokenLogprobs: "",
-    Boundary: "request chunk context_length finish_reason",
     UtilityReply: "call ok message description",
-    EngineDescription: "running waiting num_blocks free_blocks steps parked paused",
+    EngineDescription: "running waiting num_blocks free_blocks steps parked paused sessions sessions_evicted",
     # plans
     StepPlan: "step new rows starts counts blocks sample appended late_mask copies",
     NewRow: "row request prompt_length blocks params",

@@ -33,7 +33,7 @@ class BlockPool:
     until it is handed out again, the one freed longest ago first; blocks without such content go before all of them.
     """
 
-    __slots__ = ("_blank", "_cached", "_entries", "_numbers", "_of_block", "_references", "num_blocks")
+    __slots__ = ("_blank", "_cached", "_entries", "_numbers", "_of_block", "_references", "num_blocks", "num_parted")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -44,6 +44,7 @@ class BlockPool:
         self._entries: dict[Key, CachedBlock] = {}
         self._of_block: dict[int, CachedBlock] = {}
         self._numbers = itertools.count()
+        self.num_parted = 0  # references dropped so far of blocks that others held too
 
     @property
     def num_free(self) -> int:
@@ -79,7 +80,9 @@ class BlockPool:
         references = self._references
         for block in blocks:
             references[block] -= 1
-            if not references[block]:
+            if references[block]:
+                self.num_parted += 1
+            else:
                 self._put(block)
 
     def _put(self, block: int) -> None:
@@ -97,12 +100,14 @@ class BlockPool:
         return self._entries.get(key)
 
     def offer(self, block: int, key: Key, priority: int = 0, *, ready: bool) -> CachedBlock:
-        """Let a block in use be found under a key. If another block has that content already, that one stays the one found.
+        """Let a block in use be found under a key. If another block has that content already, that one stays the one found. The
+        block itself is found under one key only, the last.
 
         Returns the entry that the next block's key names.
         """
         entry = self._entries.get(key)
         if entry is None:
+            self.forget(block)
             entry = self._entries[key] = self._of_block[block] = CachedBlock(
                 block, key, next(self._numbers), priority, ready=ready
             )

@@ -39,3 +39,7 @@ class DuplicateRequest(ValueError):
 
 class ResultMismatch(RuntimeError):
     """A result is not that of the oldest step in flight: worker and scheduler disagree, so neither can go on."""
+
+
+class SessionMismatch(RuntimeError):
+    """What is said of a session does not agree with what is known of it. Always a bug of this package; nothing has changed."""

@@ -1,11 +1,11 @@
 """check_integrity: recounts everything that the scheduler keeps count of."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 
-from .held_prompt import HeldPrompt
-from .places import Places
-from .request import Request, RequestState
+from .context import Context
+from .places import Holder, Places
+from .request import NEVER, NOT_NOW, Request, RequestState
 from .scheduler import Scheduler
 from .suspects import SUSPECT, Suspects
 
@@ -28,7 +28,7 @@ def _expect_partition(what: str, size: int, free: Iterable[int], held: Iterable[
 
 
 def check_integrity(scheduler: Scheduler) -> None:
-    """Raise IntegrityError, with the numbers, if blocks, prefix cache, rows, queues, counts or suspects do not add up."""
+    """Raise IntegrityError, with the numbers, if blocks, cache, rows, queues, counts, sessions or suspects do not add up."""
     places = scheduler.places
     _check_queues(places)
     rows = places.row_pool
@@ -40,6 +40,7 @@ def check_integrity(scheduler: Scheduler) -> None:
         _check_counts(request, samples[id(request)], places.kv_cache_manager.block_size)
     _check_siblings(places)
     _check_held(places)
+    _check_sessions(places)
     _check_writes(places)
     _check_steps(scheduler)
     _check_suspects(scheduler.suspects, requests)
@@ -49,7 +50,7 @@ def check_integrity(scheduler: Scheduler) -> None:
 def _check_blocks(places: Places) -> None:
     """Every block is free or held, as often as it has references, and what can be found is where it is said to be."""
     pool, requests = places.kv_cache_manager.pool, places.requests.values()
-    holders: list[Request | HeldPrompt] = [*requests, *places.siblings.held]
+    holders: list[Holder] = [*requests, *places.siblings.held, *places.sessions.contexts.values()]
     held = Counter(block for holder in holders for block in holder.block_table)
     _expect_partition("blocks", pool.num_blocks, pool.free_blocks(), held)
     wrong = [block for block in range(pool.num_blocks) if pool.references(block) != held[block]]
@@ -137,13 +138,62 @@ def _check_held(places: Places) -> None:
         _expect(not wrong, f"{name} has {held.num_computed} positions, all but one of the prompt, not so of {wrong}")
 
 
+def _check_sessions(places: Places) -> None:
+    """A session has a turn, which is unfinished and the only one, or tokens, and maybe blocks that cover what is computed."""
+    sessions = places.sessions
+    turns = {request.session: request for request in places.requests.values() if request.session in sessions.contexts}
+    for number, context in sessions.contexts.items():
+        name = f"session {number}"
+        _expect(context.session == number, f"session {context.session} is known as {number}")
+        turn = context.turn
+        _expect(turn is turns.get(number), f"{name} has turn {turn and turn.request_id}, which is not its unfinished one")
+        _expect(
+            turn is None or not (context.block_table or context.token_ids),
+            f"{name} has a turn, and keeps {len(context.block_table)} blocks and {len(context.token_ids)} tokens beside it",
+        )
+        _check_context(context, places.kv_cache_manager.block_size)
+    wanted = sorted(request.request_id for request in places.requests.values() if request.session)
+    _expect(
+        wanted == sorted(turn.request_id for turn in turns.values()),
+        f"turns {wanted} are unfinished, of open sessions only {sorted(turn.request_id for turn in turns.values())}",
+    )
+    idle = {number for number, context in sessions.contexts.items() if context.block_table}
+    evicted = {number for number, context in sessions.contexts.items() if context.token_ids} - idle
+    _expect(sessions.idle.keys() == idle, f"sessions {sorted(idle)} keep blocks, known are {sorted(sessions.idle)}")
+    _expect(sessions.evicted == evicted, f"sessions {sorted(evicted)} keep tokens alone, known are {sorted(sessions.evicted)}")
+
+
+def _check_context(context: Context, block_size: int) -> None:
+    """A context's counts agree with its tokens and blocks."""
+    name, blocks, full = f"session {context.session}", len(context.block_table), context.num_computed // block_size
+    _expect(
+        context.num_computed <= len(context.token_ids) and blocks == -(-context.num_computed // block_size),
+        f"{name} has {blocks} blocks of {block_size} for {context.num_computed} computed of {len(context.token_ids)} tokens",
+    )
+    _expect(
+        context.num_keyed <= full and context.next_full in (NEVER, NOT_NOW, (context.num_keyed + 1) * block_size),
+        f"{name} offers {context.num_keyed} of {full} full blocks, the next up to {context.next_full}",
+    )
+
+
 def _check_writes(places: Places) -> None:
-    """Nobody else holds a block that is still to be written to, but for whoever is to copy it first."""
-    manager = places.kv_cache_manager
-    copied = Counter(held.block_table[-1] for held in places.siblings.held)
-    for request in places.requests.values():
+    """Nobody else holds a block that is still to be written to, but for whoever is to copy it before it writes, and of which it
+    knows no more than is written already.
+    """
+    manager, requests = places.kv_cache_manager, places.requests.values()
+    copying: list[Request | Context] = [one for one in requests if one.session and one.num_cached_tokens < 0]
+    copying += places.sessions.contexts.values()
+    held = Counter(prompt.block_table[-1] for prompt in places.siblings.held)
+    known: defaultdict[int, list[int]] = defaultdict(list)
+    for one in copying:
+        if one.block_table:
+            known[one.block_table[-1]].append(one.num_computed)
+    for request in requests:
+        if request.session and request.num_cached_tokens < 0:
+            continue
         own = request.block_table[request.num_computed // manager.block_size :]
-        shared = [block for block in own if manager.pool.references(block) > 1 + copied[block]]
+        spared = {block: held[block] + sum(end <= request.num_computed for end in known[block]) for block in own}
+        shared = [block for block in own if manager.pool.references(block) > 1 + spared[block]]
         _expect(not shared, f"request {request.request_id} will write to blocks {shared}, which others hold")
 
 

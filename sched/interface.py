@@ -51,6 +51,18 @@ class SchedulerInterface(Protocol):
     def unpark(self, request: int) -> bool:
         """Let a parked request go on; False if it is not parked."""
 
+    def fork_session(self, session: int, child: int, length: int) -> None:
+        """Open a session with the beginning of another one's context. SessionMismatch if that is not there."""
+
+    def truncate_session(self, session: int, length: int) -> None:
+        """Let go of a session's context behind so many tokens, unless it has a turn."""
+
+    def close_session(self, session: int) -> int | None:
+        """Forget a session; the number of the turn that ended with it."""
+
+    def open_sessions(self) -> list[int]:
+        """The numbers of all sessions."""
+
     def schedule(self) -> StepPlan | None:
         """The next step, or None if there is nothing to compute or enough in flight."""
 

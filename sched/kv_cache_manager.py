@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from ..ipc.messages.config import CacheConfig
 from .block_pool import BlockPool, CachedBlock, Key, Parent
+from .context import Context
 from .errors import DoesNotFit
 from .held_prompt import HeldPrompt
-from .request import NEVER, Request
+from .request import NEVER, NOT_NOW, Request
 
 
 class Match(NamedTuple):
@@ -54,11 +55,21 @@ class KVCacheManager:
 
     def needed(self, request: Request, found: Sequence[CachedBlock]) -> int:
         """Blocks that a request without a row needs, for all tokens known now, besides those that it holds, and those that it
-        shares because they were found or else are held for it.
+        shares because they were found or else are held for it. One that it has to copy counts.
         """
+        if request.block_table:
+            return self.blocks_for(request.num_known) - len(request.block_table) + self.has_to_copy(request)
         held = request.beginning
         shared = len(found) if found or held is None else len(held.block_table) - 1
-        return self.blocks_for(request.num_known) - len(request.block_table) - shared
+        return self.blocks_for(request.num_known) - shared
+
+    def has_to_copy(self, request: Request) -> bool:
+        """Whether a request that holds blocks would write to one of them that others hold too when it enters a row.
+
+        It is a turn that has taken over a session's blocks, the last of which it goes on to fill.
+        """
+        begun = request.num_cached_tokens < 0 and request.num_computed % self.block_size
+        return bool(begun) and self.pool.references(request.block_table[-1]) > 1
 
     def match(self, request: Request) -> Match:
         """Look up a request, unless it holds blocks, or its whole prompt is held for it. At least its last known token is left
@@ -71,7 +82,7 @@ class KVCacheManager:
         pool, found, num_computing = self.pool, list[CachedBlock](), 0
         parent: Parent = request.root
         for index in range((request.num_known - 1) // self.block_size):
-            entry = pool.find(self._key(request, index, parent))
+            entry = pool.find(self.key(request, index, parent))
             if entry is None or not (entry.ready or entry.priority <= request.rank[0]):
                 break
             if entry.ready and not num_computing:
@@ -139,6 +150,7 @@ class KVCacheManager:
         """Give a request that is about to enter a row all blocks for the tokens known now, as in its `match`."""
         held = request.beginning
         if request.block_table:
+            self._own_last(request)
             self.extend(request, request.num_known)
         elif held is None or match.found:
             self.admit(request, match)
@@ -156,6 +168,17 @@ class KVCacheManager:
         request.num_computed = held.num_computed
         request.num_keyed, request.parent, request.next_full = held.num_keyed, held.parent, held.next_full
         self.extend(request, request.num_known)
+
+    def _own_last(self, request: Request) -> None:
+        """Let a turn write to the block in whose midst it begins: others keep what was there, and nobody finds it there."""
+        last = request.block_table[-1]
+        if self.has_to_copy(request):
+            [own] = self.pool.allocate(1)
+            request.block_table[-1] = own
+            self.pool.free([last])
+            self._copies.append((last, own))
+        elif request.num_cached_tokens < 0 and request.num_computed % self.block_size:
+            self.pool.forget(last)
 
     def take_copies(self) -> list[tuple[int, int]]:
         """Blocks that the step in hand has to copy, (from, to), before it computes anything."""
@@ -186,16 +209,23 @@ class KVCacheManager:
             for _, entry in request.computing:
                 self.pool.forget(entry.block)
             request.computing.clear()
-            request.next_full = NEVER
+            request.next_full = NOT_NOW
 
-    def reset(self, requests: Iterable[Request], held: Iterable[HeldPrompt] = ()) -> None:
-        """Let nothing that was computed so far be found any more. These are all that hold blocks."""
+    def reset(self, requests: Iterable[Request], others: Iterable[HeldPrompt | Context] = ()) -> None:
+        """Let nothing be found any more that was computed so far, nor what is computed behind it. These are all that hold
+        blocks.
+        """
         self.pool.forget_all()
         for request in requests:
             request.computing.clear()
             request.next_full = NEVER
-        for prompt in held:
-            prompt.next_full = NEVER
+        for other in others:
+            other.next_full = NEVER
+
+    def give_up_last(self, request: Request) -> None:
+        """Free the block that a turn would have to copy. It computes again what that holds."""
+        self.pool.free([request.block_table.pop()])
+        request.num_slots = request.num_computed = len(request.block_table) * self.block_size
 
     def restart(self, requests: Iterable[Request]) -> None:
         """All content of the KV cache is lost, and so are all steps in flight. `requests` are all that are not finished; they
@@ -214,7 +244,7 @@ class KVCacheManager:
         table = request.block_table
         return bisect_left(table, True, key=lambda block: self.pool.references(block) == 1)
 
-    def yields(self, holder: Request | HeldPrompt) -> bool:
+    def yields(self, holder: Request | HeldPrompt | Context) -> bool:
         """Whether it is worth while to take its blocks from a holder: some become free, and of a held prompt more than the last
         one, which those that run in the others do not hold.
         """
@@ -222,7 +252,7 @@ class KVCacheManager:
             return self.pool.references(holder.block_table[-2:][0]) == 1
         return self.owns(holder)
 
-    def owns(self, holder: Request | HeldPrompt) -> bool:
+    def owns(self, holder: Request | HeldPrompt | Context) -> bool:
         """Whether nobody else holds one of a holder's blocks."""
         return any(self.pool.references(block) == 1 for block in reversed(holder.block_table))
 
@@ -231,13 +261,14 @@ class KVCacheManager:
         while request.next_full <= num_positions:
             index = request.num_keyed
             block = request.block_table[index]
-            entry = self.pool.offer(block, self._key(request, index, request.parent), request.rank[0], ready=ready)
+            entry = self.pool.offer(block, self.key(request, index, request.parent), request.rank[0], ready=ready)
             if entry.block == block and not ready:
                 request.computing.append((request.next_full, entry))
             request.parent = entry.number
             request.num_keyed += 1
             request.next_full += self.block_size
 
-    def _key(self, request: Request, index: int, parent: Parent) -> Key:
+    def key(self, request: Request | Context, index: int, parent: Parent) -> Key:
+        """Under what a full block is found, the one before which has this number; `parent` is the root for the first."""
         size = self.block_size
         return parent, request.tokens(index * size, (index + 1) * size), request.extra_keys.get(index, ())

@@ -29,9 +29,11 @@ class Stats:
     running: int
     waiting: int  # for a row or, the parked ones, for their frontend
     num_blocks: int
-    free_blocks: int  # in no request's table; they may hold what the prefix cache finds
+    free_blocks: int  # held by nobody, not even by an idle session; they may hold what the prefix cache finds
     steps: int  # whose results have been applied
     parked: int
     preemptions: int  # since the scheduler was made, as the following
     prefix_queries: int  # prompt tokens looked up in the prefix cache
     prefix_hits: int  # those of them that were found
+    sessions: int = 0  # open
+    sessions_evicted: int = 0  # those of them that have tokens and, between two turns, no blocks

@@ -1,19 +1,22 @@
 """Places: where each request is, which row and blocks it holds, and how it moves."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, takewhile
 
 from ..ipc.messages.config import CacheConfig
+from .batch import Batch
+from .context import Context
 from .held_prompt import HeldPrompt
 from .kv_cache_manager import KVCacheManager, Match
 from .preemption import choose_victim
 from .ranked_queue import RankedQueue
-from .request import Request, RequestState
+from .request import NEVER, Request, RequestState
 from .rows import RowPool
+from .sessions import Sessions
 from .siblings import Siblings
 
-Holder = Request | HeldPrompt  # who keeps blocks without a row
+Holder = Request | HeldPrompt | Context  # who keeps blocks without a row
 
 
 class Places:
@@ -21,7 +24,8 @@ class Places:
     follows one of them.
     """
 
-    def __init__(self, num_blocks: int, cache: CacheConfig, *, num_rows: int) -> None:
+    def __init__(self, num_blocks: int, cache: CacheConfig, *, num_rows: int, in_flight: Collection[Batch]) -> None:
+        """`in_flight` are the steps without a result, now and later."""
         self.kv_cache_manager = KVCacheManager(num_blocks, cache)
         self.row_pool = RowPool(num_rows)
         self.requests: dict[int, Request] = {}
@@ -30,12 +34,16 @@ class Places:
         self.parked: dict[int, Request] = {}  # the one parked longest first
         self.kept: dict[int, Request] = {}  # those of `waiting` that kept blocks
         self.siblings = Siblings(self.kv_cache_manager, self.waiting)
+        self.sessions = Sessions(self.kv_cache_manager, in_flight)
         self.num_preemptions = 0
+        self._idle_have_none = (self.kv_cache_manager.pool, -1)  # when that was found out
 
     def add(self, request: Request) -> None:
         """Let a new request wait."""
         self.requests[request.request_id] = request
         self.waiting.push(request)
+        if request.block_table:
+            self.kept[request.request_id] = request
 
     def add_group(self, leader: Request, followers: Collection[Request]) -> None:
         """The same for siblings, the second and later of which follow the first."""
@@ -82,32 +90,41 @@ class Places:
         return pool.num_free - before
 
     def release(self, request: Request) -> None:
-        """Free what a request holds, and forget it.
+        """Free what a request holds, but for what its session keeps, and forget it.
 
         Row and blocks may go to another request in the very next plan, even while a step in flight still writes to
         them: workers execute plans strictly in order, so that step's writes, KV and token alike, are done before
-        the next owner's row is set up, and the next owner reads no position that it has not written itself.
+        the next owner's row is set up, and the next owner reads no position that it has not written itself, or whose
+        result its session has seen.
         """
         self.siblings.let_go(request)
         self._leave(request)
-        self.kv_cache_manager.free(request)
+        self.give_back(request)
         self.siblings.ended(request)
         request.state = RequestState.FINISHED
         del self.requests[request.request_id]
+
+    def give_back(self, request: Request) -> None:
+        """Free the blocks of a request that has ended, but for those that its session keeps."""
+        if request.session:
+            self.sessions.end(request)
+        self.kv_cache_manager.free(request)
 
     def restart(self) -> None:
         """All that was computed and all steps in flight are lost: nobody keeps row or blocks, and those that ran wait again."""
         self.siblings.give_up_all()
         self.kept.clear()
+        self.sessions.lost()
         self.kv_cache_manager.restart(self.requests.values())
         for request in self.running.snapshot():
             self.wait_again(request)
 
     def reset_prefix_cache(self, *, preempt_running: bool) -> None:
         """Let nothing be found that was computed so far; with `preempt_running`, let nobody keep any of it."""
-        self.kv_cache_manager.reset(self.requests.values(), self.siblings.held)
+        self.kv_cache_manager.reset(self.requests.values(), [*self.siblings.held, *self.sessions.idle.values()])
         if preempt_running:
             self.siblings.give_up_all()
+            self.sessions.evict_all()
             for request in self.running.snapshot():
                 self.wait_again(request)
             for request in (*self.parked.values(), *self.waiting):
@@ -137,30 +154,44 @@ class Places:
     def holders(self, but: Collection[Request] = ()) -> Iterator[Holder]:
         """All that keep blocks without a row, but for these waiting requests and what is held for them.
 
-        They are in the order in which they are to lose them: the one parked longest, the one whose turn comes last, the prompt
-        held last.
+        They are in the order in which they are to lose them: the session idle longest, the request parked longest, the request
+        whose turn comes last, the prompt held last.
         """
+        yield from self.sessions.idle.values()
+        yield from self._holders_but_idle(but)
+
+    def _holders_but_idle(self, but: Collection[Request] = ()) -> Iterator[Holder]:
         yield from (request for request in self.parked.values() if request.block_table)
         kept = sorted(self.kept.values(), key=lambda request: request.rank, reverse=True)
         yield from (request for request in kept if request not in but)
         entering = [request.held for request in but]
         yield from (held for held in reversed(self.siblings.held) if held not in entering)
 
-    def blocks_of(self, holders: Iterable[Holder]) -> int:
-        """Blocks that would be free if all of these lost theirs."""
+    def blocks_of(self, holders: Collection[Holder], enough: int = NEVER) -> int:
+        """Blocks that would be free if all of these lost theirs; where there are `enough`, no more are counted."""
+        references, own = self.kv_cache_manager.pool.references, 0
+        for holder in holders:  # what nobody else holds is at the end of a table, and soon counted
+            own += sum(1 for _ in takewhile(lambda block: references(block) == 1, reversed(holder.block_table)))
+            if own >= enough:
+                return own
         held = Counter(chain.from_iterable(holder.block_table for holder in holders))
-        pool = self.kv_cache_manager.pool
-        return sum(pool.references(block) == count for block, count in held.items())
+        return sum(count == references(block) for block, count in held.items())
+
+    def would_free(self, holders: Collection[Holder], count: int) -> bool:
+        """Whether so many blocks would be free if all of these lost theirs."""
+        return self.blocks_of(holders, count) >= count
 
     def find_block(self, request: Request) -> bool:
         """Make sure of a free block for a running request, if need be at the cost of others: first those that hold blocks
         without a row, then those that run and rank behind it. False if there are none.
 
-        Holders whose loss yields next to nothing are left alone, unless the first of all would not get on.
+        Holders whose loss yields next to nothing are left alone, but for sessions, unless the first of all would not get on.
         """
         manager = self.kv_cache_manager
         while not manager.pool.num_free:
-            holder = next(filter(manager.yields, self.holders()), None)
+            if self._take_from_idle():
+                break
+            holder = next(filter(manager.yields, self._holders_but_idle()), None)
             if holder is not None:
                 self._take_from(holder)
                 continue
@@ -178,15 +209,20 @@ class Places:
         pool = manager.pool
         if pool.num_free >= match.num_blocks + spare:
             return True
-        found = [entry.block for entry in match.found]
-        for block in found:  # held for the request, so that it does not count as free when another one loses it
-            pool.share(block)
-        enough = self._free_up(manager.needed(request, match.found) + spare, list(self.holders([request])))
-        pool.free(reversed(found))
+        holders, enough = list(self.holders([request])), False
+        if len(holders) > len(self.sessions.idle) or self._idle_yield():
+            found = [entry.block for entry in match.found]
+            for block in found:  # held for the request, so that it does not count as free when another one loses it
+                pool.share(block)
+            enough = self._free_up(manager.needed(request, match.found) + spare, holders)
+            pool.free(reversed(found))
         held = request.beginning
         if not (enough or self.running) and held is not None:
             self.siblings.give_up(held)  # alone, it needs less than the copy and what it copies
             return self.reserve(request, manager.match_of(request, match.found), spare)
+        if not (enough or self.running) and manager.has_to_copy(request):
+            manager.give_up_last(request)
+            return self.reserve(request, manager.match_of(request, []), spare)
         return enough
 
     def _free_up(self, count: int, holders: Sequence[Holder]) -> bool:
@@ -195,7 +231,7 @@ class Places:
         False, and nobody has lost anything, if that is not enough.
         """
         manager = self.kv_cache_manager
-        if manager.pool.num_free + self.blocks_of(holders) < count:
+        if not self.would_free(holders, count - manager.pool.num_free):
             return False
         for is_next in (manager.yields, manager.owns, lambda _: True):
             for holder in holders:
@@ -205,9 +241,31 @@ class Places:
                     self._take_from(holder)
         return True
 
+    def _take_from_idle(self) -> bool:
+        """Make sure of a free block at the cost of idle sessions. False, and none has lost anything, if they have none."""
+        pool, idle = self.kv_cache_manager.pool, self.sessions.idle.values()
+        owner = next((context for context in idle if pool.references(context.block_table[-1]) == 1), None)
+        if owner is None:
+            return self._idle_yield() and self._free_up(1, list(idle))
+        self.sessions.evict(owner)
+        return True
+
+    def _idle_yield(self) -> bool:
+        """Whether idle sessions together hold a block that nobody else does.
+
+        If not, that stays so until a reference is dropped of a block that others hold too, as by each turn that ends.
+        """
+        pool, idle = self.kv_cache_manager.pool, self.sessions.idle.values()
+        now = (pool, pool.num_parted)
+        if self._idle_have_none != now and not self.would_free(idle, 1):
+            self._idle_have_none = now
+        return self._idle_have_none != now
+
     def _take_from(self, holder: Holder) -> None:
         if isinstance(holder, HeldPrompt):
             self.siblings.give_up(holder)
+        elif isinstance(holder, Context):
+            self.sessions.evict(holder)
         else:
             self.kv_cache_manager.free(holder)
             self.kept.pop(holder.request_id, None)

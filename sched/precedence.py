@@ -61,9 +61,9 @@ class Precedence:
                 continue
             entering.append(request)
             holders = list(places.holders(entering))
-            if blocks + places.blocks_of([*victims, *holders]) < match.num_blocks + len(places.running) - len(victims):
+            if not places.would_free([*victims, *holders], match.num_blocks + len(places.running) - len(victims) - blocks):
                 return
-            while rows < 1 or blocks + places.blocks_of(holders) < match.num_blocks + len(places.running):
+            while rows < 1 or not places.would_free(holders, match.num_blocks + len(places.running) - blocks):
                 victim = choose_victim(victims, places.kv_cache_manager)
                 if victim is None:
                     return

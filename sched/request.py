@@ -11,12 +11,13 @@ from .held_prompt import HeldPrompt
 from .stop_rules import StopRules
 
 NEVER = 1 << 62  # a position that no request reaches
+NOT_NOW = NEVER - 1  # neither
 
 
 class RequestState(Enum):
     """Where a request is in its life."""
 
-    WAITING = "waiting"  # for a row; holds blocks only where it kept them when it lost its row
+    WAITING = "waiting"  # for a row; holds blocks only where it kept them when it lost its row, or took them over
     RUNNING = "running"  # holds a row and blocks
     PARKED = "parked"  # as waiting, but its turn does not come
     FOLLOWING = "following"  # holds nothing, until the leader of its siblings has computed their prompt
@@ -54,6 +55,7 @@ class Request:
         "request_id",
         "root",
         "row",
+        "session",
         "state",
         "stop_rules",
         "turn",
@@ -62,6 +64,7 @@ class Request:
     request_id: int
     prompt: list[int]
     output: list[int]  # tokens known so far, those delivered before a restart included
+    session: int  # whose turn it is; 0: no session's
     params: SamplingParams
     stop_rules: StopRules
     state: RequestState
@@ -73,7 +76,7 @@ class Request:
     num_in_flight: int  # tokens that planned steps sample and whose result is still to come
     last_step: int  # number of the last planned step that it is in
     max_positions: int  # positions whose KV can ever be needed
-    num_cached_tokens: int  # of the prompt, found in the prefix cache when it was first admitted; -1: never admitted yet
+    num_cached_tokens: int  # of the prompt, there already when it was first admitted; -1: never admitted yet
     deaths: int  # at which it was or may have been in flight, without progress since
     deaths_known: int  # those at which it certainly was
     deaths_alone: int  # those at which it was in flight alone
@@ -87,7 +90,7 @@ class Request:
     extra_keys: dict[int, tuple[str, ...]]  # by index of the block whose KV depends on them
     num_keyed: int  # blocks of the table, from the first, that were found in the prefix cache or offered to it
     parent: Parent  # what the key of the next one names
-    next_full: int  # the position up to which that one reaches; NEVER, if it is not to be offered
+    next_full: int  # the position up to which that one reaches; NEVER, if none is to be offered; NOT_NOW, if a later turn may
     computing: deque[tuple[int, CachedBlock]]  # blocks offered before they were computed, and up to where they reach
 
     def __init__(self, request: AddRequest, *, max_model_len: int, block_size: int, number: int) -> None:
@@ -95,6 +98,7 @@ class Request:
         self.request_id = request.request
         self.prompt = request.prompt
         self.output = list(request.output)
+        self.session = request.session
         self.params = request.params
         self.stop_rules = StopRules(request, max_model_len)
         self.state = RequestState.WAITING

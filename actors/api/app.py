@@ -14,6 +14,7 @@ from .completions import completions
 from .errors import ApiError, error_response
 from .gate import Gate
 from .metrics import Metrics
+from .realtime import UPGRADED, key_among_protocols, realtime
 from .state import STATE, ApiState
 from .system import health, list_models, metrics, reset_prefix_cache, show_model, show_version
 
@@ -39,6 +40,7 @@ def build_app(engine: EngineClient, config: ApiConfig | None = None) -> web.Appl
         [
             web.post("/v1/completions", completions),
             web.post("/v1/chat/completions", chat_completions),
+            web.get("/v1/realtime", realtime),
             web.get("/v1/models", list_models),
             web.get("/v1/models/{model:.+}", show_model),
             web.post("/reset_prefix_cache", reset_prefix_cache),
@@ -76,9 +78,10 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
         if given := request_id_in(request):
             response.headers[REQUEST_ID] = given
     finally:
-        route = request.match_info.route.resource
-        name = "unknown" if route is None else route.canonical
-        request.app[STATE].metrics.observe_request(request.method, name, status, time.monotonic() - started)
+        if UPGRADED not in request:
+            route = request.match_info.route.resource
+            name = "unknown" if route is None else route.canonical
+            request.app[STATE].metrics.observe_request(request.method, name, status, time.monotonic() - started)
     return response
 
 
@@ -92,7 +95,8 @@ async def _authorize(request: web.Request, handler: Handler) -> web.StreamRespon
     key = request.app[STATE].config.api_key
     if key is not None and ("/v1/" in request.path or request.match_info.handler is reset_prefix_cache):
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(errors="surrogateescape"), key.encode()):
+        given = given.strip() if scheme.lower() == "bearer" else key_among_protocols(request)
+        if not given or not hmac.compare_digest(given.encode(errors="surrogateescape"), key.encode()):
             raise ApiError(401, "Authorization must be 'Bearer' and this server's API key", code="invalid_api_key")
     return await handler(request)
 

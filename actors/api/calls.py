@@ -36,9 +36,7 @@ class Call(Generic[Body]):
     @property
     def defaults(self) -> Mapping[str, Any]:
         """The model's own sampling parameters, for what the request leaves out."""
-        config = self.state.engine.config
-        no_text = {"detokenize": False} if config.model.skip_tokenizer_init else {}
-        return config.checkpoint.default_sampling_params | no_text
+        return self.state.default_sampling_params
 
     @property
     def include_usage(self) -> bool:

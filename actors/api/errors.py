@@ -6,7 +6,15 @@ import msgspec
 from aiohttp import web
 
 from ...ipc.messages.errors import ParameterError
-from ..errors import EngineDeadError, EngineError, EngineHungError, EngineRecoveringError, EngineStartError
+from ..errors import (
+    EngineDeadError,
+    EngineError,
+    EngineHungError,
+    EngineRecoveringError,
+    EngineStartError,
+    SessionTimeout,
+    TooManySessions,
+)
 from ..logs import logger
 
 _INVALID, _OURS, _BUSY = "invalid_request_error", "server_error", "service_unavailable_error"
@@ -49,6 +57,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 _STATUSES: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (Overloaded, 503, _BUSY, "overloaded"),
     (ServerStopping, 503, _BUSY, "shutting_down"),
+    (TooManySessions, 503, _BUSY, "too_many_sessions"),
+    (SessionTimeout, 408, _INVALID, "session_timeout"),
     (EngineDeadError, 503, _BUSY, "engine_dead"),
     (EngineRecoveringError, 503, _BUSY, "engine_recovering"),
     (EngineHungError, 503, _BUSY, "engine_hung"),

@@ -11,10 +11,15 @@ class Gate:
     """Lets requests in until it is closed, and tells when the last of them has ended."""
 
     def __init__(self) -> None:
-        self.is_open = True
         self.inside = 0  # requests in progress
         self._empty = asyncio.Event()
         self._empty.set()
+        self._closed = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new requests may begin."""
+        return not self._closed.is_set()
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -32,7 +37,11 @@ class Gate:
 
     def close(self) -> None:
         """Let nobody in any more."""
-        self.is_open = False
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Return when nobody is let in any more."""
+        await self._closed.wait()
 
     async def wait_empty(self) -> None:
         """Return when no request is in progress."""

@@ -1,6 +1,7 @@
 """The server's numbers in Prometheus' text format. Names and meanings are vLLM's, with the prefix `ringpost:`."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPMethod
 from itertools import accumulate
 
@@ -23,6 +24,7 @@ class Metrics:
         self._labels = (model_name, "0")
         self._requests: dict[tuple[str, str, str], int] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
+        self._realtime = 0  # connections open
         self._core = LoadStats(0, 0, 0, 0, 0)  # as last seen
         self._registry = CollectorRegistry()  # a program may hold several servers, and metrics of its own
         ProcessCollector(registry=self._registry)
@@ -34,6 +36,15 @@ class Metrics:
         key = method, handler, str(status)
         self._requests[key] = self._requests.get(key, 0) + 1
         self._durations.setdefault((method, handler), Histogram(REQUEST_SECONDS)).observe(seconds)
+
+    @contextmanager
+    def realtime_connection(self) -> Iterator[None]:
+        """The time in which one more connection of /v1/realtime is open."""
+        self._realtime += 1
+        try:
+            yield
+        finally:
+            self._realtime -= 1
 
     def render(self) -> tuple[bytes, str]:
         """Body and content type of a reply. The core's gauges are absent while the engine does not run; its counters stay."""
@@ -103,6 +114,7 @@ class Metrics:
             yield family
 
     def _http(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("ringpost:http_realtime_connections", "WebSockets open at /v1/realtime.", value=self._realtime)
         text = "HTTP requests answered."
         requests = CounterMetricFamily("ringpost:http_requests", text, labels=("method", "handler", "status"))
         for labels, count in self._requests.items():

@@ -1,13 +1,12 @@
 """Bodies of requests, as OpenAI's API and vLLM's extensions spell them."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import msgspec
 
 from ...ipc.messages.errors import ParameterError
-from ...ipc.messages.sampling import RequestOutputKind, SamplingParams
+from ...ipc.messages.sampling import RequestOutputKind
+from .sampling_fields import SamplingFields
 
 MAX_CHOICES = 128  # as with OpenAI
 
@@ -19,49 +18,21 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None  # usage so far in every event
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What both routes take. `null` is like leaving a field out; the engine checks ranges.
-
-    A field with the name of one of SamplingParams is handed on as it is.
-    """
+class GenerationRequest(SamplingFields, kw_only=True):
+    """What both routes take."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
     max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    bad_words_token_ids: list[list[int]] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    repetition_detection: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
     detokenize: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    stream_interval: int | None = None
-    vllm_xargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     request_id: str | None = None
     priority: int | None = None
     cache_salt: str | None = None
-
-    default_max_tokens: ClassVar[int | None]  # where neither the request nor the model says anything
-    theirs: ClassVar[dict[str, str]] = {"extra_args": "vllm_xargs"}  # what the client calls the engine's fields
 
     @property
     def num_choices(self) -> int:
@@ -73,45 +44,17 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
         """Whether anything is to be generated."""
         return True
 
+    @property
+    def output_kind(self) -> RequestOutputKind:
+        """See SamplingFields."""
+        return RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
+
     def check(self) -> None:
         """Raise ParameterError for what is wrong with the request as a whole."""
         if not 1 <= self.num_choices <= MAX_CHOICES:
             raise ParameterError(f"n must be an integer from 1 to {MAX_CHOICES}, got {self.n}", "n")
         if self.stream_options is not None and not self.stream:
             raise ParameterError("stream_options may only be given with stream=true", "stream_options")
-
-    def params(self, defaults: Mapping[str, Any]) -> SamplingParams:
-        """The engine's form, with the model's own `defaults` for what is left out. Raises ParameterError for a value out of
-        range, by the engine's name of the field.
-        """
-        given = {name: value for name in _HANDED_ON if (value := getattr(self, name)) is not None}
-        kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
-        settings = {"max_tokens": self.default_max_tokens} | dict(defaults) | given | self._own_params()
-        return SamplingParams(**settings, extra_args=self.vllm_xargs, output_kind=kind)
-
-    def _own_params(self) -> dict[str, Any]:
-        """What the route's own fields ask for."""
-        return {}
-
-    @contextmanager
-    def in_their_words(self) -> Iterator[None]:
-        """A ParameterError from inside the block names the field as the client does."""
-        try:
-            yield
-        except ParameterError as error:
-            ours = error.parameter or ""
-            theirs = self._their_name(ours)
-            if theirs == ours:
-                raise
-            text = str(error)
-            text = theirs + text.removeprefix(ours) if text.startswith(f"{ours} must ") else text
-            raise ParameterError(text, theirs, error.code) from None
-
-    def _their_name(self, field: str) -> str:
-        return self.theirs.get(field, field)
-
-
-_HANDED_ON = [name for name in GenerationRequest.__struct_fields__ if name in SamplingParams.__struct_fields__]
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):

@@ -1,7 +1,9 @@
 """What the handlers of one application share."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -24,6 +26,13 @@ class ApiState:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
+    def default_sampling_params(self) -> Mapping[str, Any]:
+        """The model's own, for what a request leaves out."""
+        config = self.engine.config
+        no_text = {"detokenize": False} if config.model.skip_tokenizer_init else {}
+        return config.checkpoint.default_sampling_params | no_text
+
+    @property
     def room(self) -> int:
         """Answers that may be under way or wait at once."""
         return self.engine.config.scheduler.max_num_seqs + self.config.max_num_queued_reqs
@@ -34,13 +43,13 @@ class ApiState:
         if live + count > self.room:
             raise Overloaded(f"{live} requests run and wait already, and this server takes {self.room}; try again later")
 
-    def model_name(self, asked: str | None) -> str:
-        """The name to answer by. Raises ApiError for a model that is not served."""
+    def model_name(self, asked: str | None, field: str = "model") -> str:
+        """The name to answer by. Raises ApiError for a model that is not served, which the client has asked for in `field`."""
         if asked is None or asked in self.model_names:
             return asked or self.model_names[0]
         served = ", ".join(self.model_names)
         raise ApiError(
-            404, f"model {asked!r:.100} is not served here; there is {served}", param="model", code="model_not_found"
+            404, f"{field} {asked!r:.100} is not served here; there is {served}", param=field, code="model_not_found"
         )
 
 

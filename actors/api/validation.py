@@ -59,20 +59,21 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def decode_body(body: bytes, kind: type[T]) -> T:
+def decode_body(body: bytes, kind: type[T], what: str = "the body") -> T:
     """The body as a Struct. Raises ParameterError naming field and value, or ApiError where it is not even JSON.
 
     A reply stays small whatever was sent: only the first mistake is told, and a value is cut. RecursionError passes through.
+    `what` is what the client calls it.
     """
     try:
         body.decode()  # msgspec does not look into fields that the Struct lacks
         struct: T = _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
-        raise _explained(body, str(error)) from None
+        raise _explained(body, str(error), what) from None
     except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is not valid UTF-8: byte {body[error.start]:#x} at {error.start}") from None
+        raise ApiError(400, f"{what} is not valid UTF-8: byte {body[error.start]:#x} at {error.start}") from None
     except msgspec.DecodeError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+        raise ApiError(400, f"{what} is not valid JSON: {error}") from None
     return struct
 
 
@@ -81,7 +82,7 @@ def shown(value: msgspec.Raw) -> str:
     return bytes(memoryview(value)[:_SHOWN]).decode(errors="ignore")
 
 
-def _explained(body: bytes, text: str) -> Exception:
+def _explained(body: bytes, text: str, what: str) -> Exception:
     """msgspec's complaint with the name of the field in the client's terms, and its value."""
     complaint, _, place = text.partition(" - at `")
     path = place.removesuffix("`")
@@ -89,9 +90,12 @@ def _explained(body: bytes, text: str) -> Exception:
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", complaint):
         field = f"{field}.{missing[1]}" if field else missing[1]
         return ParameterError(f"{field} is required", field)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", complaint, re.DOTALL):
+        name = f"{field}.{unknown[1]}" if field else unknown[1]
+        return ParameterError(f"{name:.{_SHOWN}} is not known here: leave it out", name[:_SHOWN], "unknown_parameter")
     value = shown(_value_at(msgspec.Raw(body), path))
     if not field:
-        return ApiError(400, f"the body must be an object, got {value}")
+        return ApiError(400, f"{what} must be an object, got {value}")
     return ParameterError(f"{field} {_rule(complaint)}, got {value}", field.removesuffix("[...]"))
 
 

@@ -8,14 +8,12 @@ from ...ipc.errors import EndOfStream, WouldBlock
 from ...ipc.lanes import LaneReceiver
 from ...ipc.messages.control import Drain, Reattach, Stop, ToActor
 from ...ipc.messages.failure import Failure
-from ...ipc.messages.load import LoadStats
-from ...ipc.messages.outputs import EngineDescription, TokenDelta, UtilityReply
+from ...ipc.messages.outputs import UtilityReply
 from ...ipc.messages.requests import (
     FRONTEND_SHIFT,
     Abort,
     AddRequest,
-    AppendInput,
-    CloseInput,
+    CloseSession,
     DescribeEngine,
     Fork,
     PauseGeneration,
@@ -28,6 +26,7 @@ from ...ipc.messages.requests import (
 from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ...ipc.parking import Parkable
 from ...ipc.waiting import Adaptive
+from ...sched.errors import SessionMismatch
 from ...sched.interface import SchedulerInterface
 from ..base import Actor, handles
 from ..boot import describe_failure
@@ -35,10 +34,11 @@ from ..errors import AT_FAULT, EngineGenerateError, deadly_text, failure_report,
 from ..logs import logger
 from ..status import StatusBlock, message_name
 from .executor import Executor
+from .frontends import Frontends
+from .numbers import description_of, load_of
 from .output_port import OutputPort
 from .pausing import Pausing, members_of
 from .request_port import RequestPort
-from .stamps import Stamps
 
 
 class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
@@ -63,15 +63,13 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._scheduler = scheduler
         self._executor = executor
         self._requests = dict(enumerate(requests))  # by frontend
-        self._live: list[set[int]] = [set() for _ in requests]  # unfinished requests, by frontend
-        self._outputs = outputs
+        self._frontends = Frontends(outputs)
         self._control = control
         self._status = status
         self._number = number
         self._epoch = executor.epoch  # the last one that has begun
         self._on_epoch = on_epoch
         self._finished = 0  # steps since the status was posted
-        self._stamps = Stamps()
         self._pausing = Pausing(scheduler)
         self._steps = 0
         self._draining = False
@@ -85,7 +83,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
             self._take_messages()
             planned = await self._plan_step()
             for reply in self._pausing.settled():
-                self._reply(reply)
+                self._frontends.reply(reply)
             if planned or self._status.now.message:
                 self._post_load()  # before the outputs: whoever has the last one of a request finds it gone
             resumed = self._flush()
@@ -99,7 +97,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         there is more to send.
         """
         resumed = False
-        for port in self._outputs:
+        for port in self._frontends.outputs:
             flow = port.flush(self._steps)
             for request in flow.overfull:
                 self._scheduler.park(request)
@@ -113,19 +111,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         return resumed
 
     def _post_load(self) -> None:
-        stats = self._scheduler.stats()
-        used = stats.num_blocks - stats.free_blocks
-        load = LoadStats(
-            self._number,
-            stats.running,
-            stats.waiting + self._pausing.num_held,
-            used,
-            stats.num_blocks,
-            stats.preemptions,
-            stats.prefix_queries,
-            stats.prefix_hits,
-        )
-        self._status.done(self._finished, load)
+        self._status.done(self._finished, load_of(self._number, self._scheduler.stats(), self._pausing))
         self._finished = 0
 
     def _take_messages(self) -> None:
@@ -141,13 +127,16 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
             self._stopping = True
 
     def _forget_frontend(self, frontend: int) -> None:
-        """It has left or died: nobody waits for its requests any more."""
+        """It has left or died: nobody waits for its requests any more, and its sessions go on no more."""
         del self._requests[frontend]
-        self._pausing.drop(self._live[frontend])
-        for request in self._live[frontend]:
+        live = list(self._frontends.live[frontend])
+        self._pausing.drop(live)
+        for request in live:
             self._scheduler.abort(request)
-            self._stamps.forget(request)
-        self._live[frontend].clear()
+            self._frontends.forget(request)
+        for session in self._scheduler.open_sessions():
+            if session >> FRONTEND_SHIFT == frontend:
+                self._scheduler.close_session(session)
 
     def _take(self, message: object) -> None:
         self._status.taking(message_name(message))
@@ -174,19 +163,16 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         plan = self._scheduler.schedule()
         if plan is None:
             return False
-        self._stamps.planned(plan, time.monotonic())
+        self._frontends.stamps.planned(plan, time.monotonic())
         self._pausing.planned()
         await self._executor.submit(plan)
         return True
 
     def _ends(self) -> list[Parkable]:
         ends: list[Parkable] = [self._control, *(port.end for port in self._requests.values()), *self._executor.ends()]
-        for port in self._outputs:
+        for port in self._frontends.outputs:
             ends += port.ends()
         return ends
-
-    def _port(self, request: int) -> OutputPort:
-        return self._outputs[request >> FRONTEND_SHIFT]
 
     @handles(StepResult)
     def _on_step_result(self, result: StepResult) -> None:
@@ -195,34 +181,29 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         update = self._scheduler.update(result)
         self._pausing.finished()
         self._status.alone(None)
+        frontends = self._frontends
         for delta in update.deltas:
             if delta.finish_reason != "error":  # told by its Failure below
-                self._put_delta(self._stamps.put_on(delta))
+                frontends.put_delta(frontends.stamps.put_on(delta))
         for failed in update.failures:
             row = failed.failure
             self._fail(Failure(self._actor, os.getpid(), row.kind, row.message, row.traceback, failed.request))
-
-    def _put_delta(self, delta: TokenDelta) -> None:
-        if delta.finish_reason is not None:
-            self._forget(delta.request)
-        self._port(delta.request).put_deltas([delta])
-
-    def _forget(self, request: int) -> None:
-        """A request has ended."""
-        self._live[request >> FRONTEND_SHIFT].discard(request)
-        self._stamps.forget(request)
 
     def handler_failed(self, message: object, error: Exception) -> None:
         """A failure about one request or call is told to whoever sent it, and the others go on; any other is the core's end."""
         if isinstance(message, ResetPrefixCache | DescribeEngine | PauseGeneration | ResumeGeneration):
             failure = describe_failure(self._actor, error)
             logger.error("%s", failure_report(failure))
-            self._reply(UtilityReply(message.call, ok=False, message=failure_text(failure)))
-        elif isinstance(message, AddRequest | Abort | AppendInput | CloseInput | Truncate | Fork):
+            self._frontends.reply(UtilityReply(message.call, ok=False, message=failure_text(failure)))
+        elif isinstance(message, AddRequest | Abort):
             for request in members_of(message) if isinstance(message, AddRequest) else (message.request,):
                 self._scheduler.abort(request)  # however far it had come
-                self._forget(request)
+                self._frontends.forget(request)
             self._fail(describe_failure(self._actor, error, message.request))
+        elif isinstance(message, Truncate | Fork):  # the session's next turn fails, if it needs what is not there
+            logger.error("%s", failure_report(describe_failure(self._actor, error)))
+            if not isinstance(error, SessionMismatch):  # it may have been changed by half
+                self._close_session(message.child if isinstance(message, Fork) else message.session)
         else:
             super().handler_failed(message, error)
 
@@ -236,8 +217,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     def _tell_failed(self, failure: Failure) -> None:
         assert failure.request is not None
-        self._forget(failure.request)
-        self._port(failure.request).put(failure)
+        self._frontends.put_failure(failure.request, failure)
 
     @handles(AddRequest)
     def _on_add(self, request: AddRequest) -> None:
@@ -248,68 +228,72 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         except (ValueError, EngineGenerateError) as error:
             kind = type(error).__name__
             for member in members_of(request):
-                self._forget(member)
+                self._frontends.forget(member)
             self._tell_failed(Failure(self._actor, os.getpid(), kind, str(error), request=request.request))
 
     def _add(self, request: AddRequest) -> None:
         members = members_of(request)
-        self._live[request.request >> FRONTEND_SHIFT].update(members)
-        self._stamps.queued(members[1:] if request.output else members, time.monotonic())
+        self._frontends.expect(members)
+        self._frontends.stamps.queued(members[1:] if request.output else members, time.monotonic())
         if self._pausing.paused:
             self._pausing.hold(request)
             return
         ended = self._scheduler.add(request)
         if ended is not None:  # what it was resumed with already was its whole answer
-            self._put_delta(ended)
+            self._frontends.put_delta(ended)
 
     @handles(Abort)
     def _on_abort(self, abort: Abort) -> None:
         self._scheduler.abort(abort.request)
         self._pausing.drop({abort.request})
-        self._forget(abort.request)
-        self._port(abort.request).forget(abort.request)
+        self._frontends.hush(abort.request)
 
-    @handles(AppendInput, CloseInput, Truncate, Fork)
-    def _on_session(self, message: AppendInput | CloseInput | Truncate | Fork) -> None:
-        error = NotImplementedError(f"{type(message).__name__}: this engine core has no sessions")
-        self._port(message.request).put(describe_failure(self._actor, error, message.request))
+    @handles(Truncate)
+    def _on_truncate(self, message: Truncate) -> None:
+        self._scheduler.truncate_session(message.session, message.length)
+
+    @handles(Fork)
+    def _on_fork(self, message: Fork) -> None:
+        self._scheduler.fork_session(message.session, message.child, message.length)
+
+    @handles(CloseSession)
+    def _on_close_session(self, message: CloseSession) -> None:
+        self._close_session(message.session)
+
+    def _close_session(self, session: int) -> None:
+        turn = self._scheduler.close_session(session)
+        for request in (*self._pausing.drop_turns(session), *([] if turn is None else [turn])):
+            self._frontends.hush(request)
 
     @handles(ResetPrefixCache)
     def _on_reset_prefix_cache(self, call: ResetPrefixCache) -> None:
         self._scheduler.reset_prefix_cache(preempt_running=call.preempt_running)
-        self._reply(UtilityReply(call.call))
+        self._frontends.reply(UtilityReply(call.call))
 
     @handles(DescribeEngine)
     def _on_describe(self, call: DescribeEngine) -> None:
-        stats = self._scheduler.stats()
-        blocks = (stats.num_blocks, stats.free_blocks)
-        waiting = stats.waiting + self._pausing.num_held
-        description = EngineDescription(stats.running, waiting, *blocks, stats.steps, stats.parked, self._pausing.paused)
-        self._reply(UtilityReply(call.call, description=description))
+        self._frontends.reply(UtilityReply(call.call, description=description_of(self._scheduler.stats(), self._pausing)))
 
     @handles(PauseGeneration)
     def _on_pause(self, call: PauseGeneration) -> None:
         if self._draining:
-            self._reply(UtilityReply(call.call, ok=False, message="the engine is shutting down and cannot be paused"))
+            self._frontends.reply(UtilityReply(call.call, ok=False, message="the engine is shutting down and cannot be paused"))
             return
         for delta in self._pausing.pause(call):
-            self._put_delta(delta)
+            self._frontends.put_delta(delta)
 
     @handles(ResumeGeneration)
     def _on_resume_generation(self, call: ResumeGeneration) -> None:
         self._go_on()
-        self._reply(UtilityReply(call.call))
+        self._frontends.reply(UtilityReply(call.call))
 
     def _go_on(self) -> None:
         """Be paused no more."""
         replies, held = self._pausing.resume()
         for reply in replies:
-            self._reply(reply)
+            self._frontends.reply(reply)
         for request in held:
             self.dispatch(request)
-
-    def _reply(self, reply: UtilityReply) -> None:
-        self._outputs[reply.call >> FRONTEND_SHIFT].put(reply)
 
     @handles(Resume)
     def _on_resume(self, resume: Resume) -> None:

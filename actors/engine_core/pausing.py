@@ -72,6 +72,12 @@ class Pausing:
         for number in requests:
             self._held.pop(number, None)
 
+    def drop_turns(self, session: int) -> list[int]:
+        """Forget the turns of a session that are held; returns their numbers."""
+        turns = [number for number, request in self._held.items() if request.session == session]
+        self.drop(turns)
+        return turns
+
     def planned(self) -> None:
         """A step is in flight."""
         self._in_flight += 1

@@ -1,5 +1,6 @@
 """Answer: one of the answers to a request, from the core's deltas to what its outputs show."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from ...ipc.messages.outputs import FinishReason, TokenDelta, TokenLogprobs
@@ -15,9 +16,16 @@ class Answer:
     """Owns the text, the end and the deliveries of one answer. To the core it is a request of its own."""
 
     def __init__(
-        self, request: int, index: int, params: SamplingParams, detokenizer: Detokenizer, bytes_of: Callable[[int], bytes]
+        self,
+        request: int,
+        index: int,
+        params: SamplingParams,
+        detokenizer: Detokenizer,
+        bytes_of: Callable[[int], bytes],
+        *,
+        cuttable: bool = False,
     ) -> None:
-        """`request` is its number in the engine, `index` the one among its siblings."""
+        """`request` is its number in the engine, `index` the one among its siblings; `cuttable`: for `cut`, `tokens_within`."""
         self.request = request
         self.index = index
         self.finish_reason: FinishReason | None = None
@@ -31,6 +39,8 @@ class Answer:
         self._stops = StopStrings(params.stop, include=params.include_stop_str_in_output) if params.stop else None
         self._logprobs = LogprobDecoder(bytes_of) if params.logprobs is not None else None
         self._transcript = Transcript(logprobs=params.logprobs is not None, flat=params.flat_logprobs)
+        self._ends: list[int] | None = [] if cuttable else None  # characters of text up to the end of each token
+        self._decoded = 0  # characters, with those held back and those of a stop string
         self._told = (0, 0)  # the mark up to which outputs have told it
         self._ever_told = False
 
@@ -56,7 +66,7 @@ class Answer:
         if delta.tokens:  # logprobs of a prompt may come at every life of a core that then dies of it
             self.deaths = self.deaths_alone = 0
         self.preemptions = delta.preemptions or self.preemptions
-        if self._stops is None and self._logprobs is None:
+        if self._stops is None and self._logprobs is None and self._ends is None:
             self._take(delta.tokens, [], stopped=delta.finish_reason == "stop")
         else:  # one by one, for each may be the last
             for index, token in enumerate(delta.tokens):
@@ -76,8 +86,11 @@ class Answer:
         # The token that stopped the answer is counted, and shown only if that is wanted.
         hidden = stopped and not self._params.include_stop_str_in_output
         self._show(self._detokenizer.push(tokens[:-1] if hidden else tokens))
+        if self._ends is not None:
+            self._ends.append(self._decoded)
 
     def _show(self, text: str) -> None:
+        self._decoded += len(text)
         if self._stops is None:
             self._transcript.add_text(text)
             return
@@ -88,10 +101,40 @@ class Answer:
 
     def _finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
         self._show(self._detokenizer.flush())
+        if self._ends:
+            self._ends[-1] = self._decoded
         if not self.finished:  # the last bit of text may hold a stop string
             if self._stops is not None:
                 self._transcript.add_text(self._stops.flush())
             self.finish_reason, self.stop_reason = reason, stop_reason
+
+    @property
+    def num_told(self) -> int:
+        """Tokens that outputs have told."""
+        return self._told[0]
+
+    @property
+    def num_characters(self) -> int:
+        """Characters of its text so far, as outputs show it."""
+        return self._transcript.num_characters
+
+    def tokens_within(self, characters: int) -> int:
+        """How many tokens have their text entirely within so many of the first characters. Ones without text count up to the
+        last with some: bytes of a character that others complete may be among those behind.
+        """
+        assert self._ends is not None
+        within = bisect_right(self._ends, characters)
+        end = self._ends[within - 1] if within else 0
+        return bisect_left(self._ends, end) + 1 if end else 0
+
+    def cut(self, tokens: int) -> None:
+        """It ends here, with so many of its tokens. What outputs have told stays told, and what they have not is gone."""
+        assert self._ends is not None
+        if self._stops is not None:
+            self._transcript.add_text(self._stops.flush())
+        self._told = self._transcript.cut(tokens, self._ends[tokens - 1] if tokens else 0, self._told)
+        del self._ends[tokens:]
+        self.finish_reason, self.stop_reason = "interrupt", None
 
     def is_due(self, interval: int) -> bool:
         """Whether there is to be an output now, when one comes every `interval` tokens."""

@@ -1,6 +1,7 @@
 """AsyncLLM: the engine as an asyncio program sees it."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from ...ipc.messages.config import EngineConfig
@@ -11,6 +12,8 @@ from .collector import RequestOutputCollector
 from .engine_life import EngineLife
 from .input_processor import Prompt, TokensPrompt
 from .outputs import RequestOutput
+from .session import Session
+from .streaming_input import Inputs, stream_outputs
 
 
 class AsyncLLM(EngineLife):
@@ -78,9 +81,9 @@ class AsyncLLM(EngineLife):
         await self.start()
         return await self._inputs.tokens_of(prompt, sampling_params)
 
-    async def generate(
+    def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Inputs,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
@@ -93,7 +96,25 @@ class AsyncLLM(EngineLife):
         Leaving the loop, closing the generator or cancelling the task aborts the request and frees what it holds. Raises
         what `add_request` raises, EngineGenerateError when this request fails in the engine, and EngineDeadError when the
         engine dies, each after the outputs that came before it.
+
+        With an async generator of StreamingInput for a prompt, it is a session (see `open_session`) which gets its input from
+        that: the answer to each chunk ends with an output that has a `boundary`, and the last output of all says `finished`.
+        What the generator raises is raised here as it is, as is what is wrong with a chunk, after the outputs that came before
+        it; then and in every other end the generator is closed.
         """
+        if isinstance(prompt, AsyncIterable):
+            options: dict[str, Any] = {"priority": priority, "cache_salt": cache_salt}
+            return stream_outputs(partial(self._open_for_generate, sampling_params, request_id, **options), prompt)
+        return self._answer(prompt, sampling_params, request_id, priority, cache_salt)
+
+    async def _answer(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None,
+        request_id: str | None,
+        priority: int,
+        cache_salt: str | None,
+    ) -> AsyncGenerator[RequestOutput, None]:
         collector = await self.add_request(request_id, prompt, sampling_params, priority=priority, cache_salt=cache_salt)
         try:
             finished = False
@@ -104,6 +125,32 @@ class AsyncLLM(EngineLife):
         finally:
             collector.close()
 
+    async def _open_for_generate(self, params: SamplingParams | None, request_id: str | None, **options: Any) -> Session:
+        await self.start()
+        external_id = self._inputs.check_request_id(request_id)  # whose errors name what the caller of `generate` gave
+        return await self.open_session(params, external_id, **options)
+
+    async def open_session(
+        self,
+        sampling_params: SamplingParams | None = None,
+        session_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        idle_timeout: float | None = None,
+    ) -> Session:
+        """A session: a conversation whose input arrives while answers are made. Close it, or use `async with`.
+
+        `sampling_params` are those of chunks that bring none; they must have n=1 and no prompt_logprobs. The session ends with
+        SessionTimeout after `idle_timeout` seconds (None: the engine's session_idle_timeout) in which no input came, no answer
+        was made and no output taken. `session_id`, `priority` and `cache_salt` are for all its turns as in `add_request`.
+        Raises ValueError naming what is wrong, TooManySessions, EngineDeadError when the engine cannot serve.
+        """
+        await self.start()
+        params = sampling_params if sampling_params is not None else self.get_default_sampling_params()
+        assert self._sessions is not None
+        return self._sessions.open(params, session_id, priority=priority, cache_salt=cache_salt, idle_timeout=idle_timeout)
+
     async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
         """The prompt for a conversation, `[{"role": "user", "content": "Hi"}, ...]`, by the model's own chat template.
 
@@ -111,6 +158,15 @@ class AsyncLLM(EngineLife):
         """
         await self.start()
         return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
+
+    async def token_ids(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, with those before and behind it that the tokenizer gives to a whole prompt, or without.
+
+        Raises ParameterError for a text that is no valid Unicode or can never fit the context, and where there is no tokenizer;
+        EngineStartError when the engine does not start.
+        """
+        await self.start()
+        return await self._renderer.encode(text, add_special_tokens=add_special_tokens)
 
     async def token_texts(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> list[str]:
         """What each of these tokens adds to their text: joined, they are it. A token inside a character adds nothing.
@@ -121,8 +177,11 @@ class AsyncLLM(EngineLife):
         return await self._renderer.token_texts(token_ids, skip_special_tokens=skip_special_tokens)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End every live request with one of these ids; its consumer gets a last output with finish reason "abort"."""
-        for live in self._outputs.requests_of({request_id} if isinstance(request_id, str) else set(request_id)):
+        """End every live request and session with one of these ids; its consumer gets a last output with reason "abort"."""
+        ids = {request_id} if isinstance(request_id, str) else set(request_id)
+        if self._sessions is not None:
+            self._sessions.abort(ids)
+        for live in self._outputs.requests_of(ids):
             for number in self._outputs.abort(live):
                 self._client.abort(number)
 

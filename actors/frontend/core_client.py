@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 from ...ipc.attach import MailboxHandle, attach_receiver
@@ -48,7 +49,7 @@ class CoreClient:
         self._receiver: Receiver[OutputMessage] = attach_receiver(outputs, OutputMessage)
         self._last = frontend << FRONTEND_SHIFT
         self._unfinished = unfinished
-        self._aborts: deque[Abort] = deque()  # found no room; `run` sends them in order
+        self._posts: deque[RequestMessage] = deque()  # found no room; `run` sends them in order
         self._work = Signal()  # there is something to do for `catch_up`
         self._open = Gate(is_open=True)  # shut while the core is restarted
         self._epoch = 0  # of the successor that is to be sent what it needs; 0: none
@@ -58,6 +59,7 @@ class CoreClient:
         self._asks: Asks[UtilityReply] = Asks(core, watch, wait)
         self._error: Exception = EngineDeadError(SHUT_DOWN)  # of whoever sends after `close`
         self._closed = Gate()
+        self.life = 1  # of the core: what it was told in an earlier one it does not know
 
     def next_number(self) -> int:
         """A fresh number for a request or a call, unique in the engine."""
@@ -96,20 +98,30 @@ class CoreClient:
 
         A copy goes ahead in the urgent lane, where there is room, so that it takes effect before what waits in the other.
         """
-        try:
+        with suppress(Closed, Broken):
             self._lanes.send_urgent(Abort(request))
-            if self._aborts:
+        self.post(Abort(request))
+
+    def post(self, message: RequestMessage) -> None:
+        """Send behind all that was posted before. Never waits: without room it is sent by `catch_up`.
+
+        When there is no core, or a successor of it to come, nothing happens: whoever posts has it sent again if that is needed.
+        """
+        try:
+            if self._posts:
                 raise WouldBlock("earlier ones wait")
-            self._sender.send_nowait(Abort(request))
-        except (Closed, Broken):  # no core, no request
+            self._sender.send_nowait(message)
+        except (Closed, Broken):
             pass
         except WouldBlock:
-            self._aborts.append(Abort(request))
+            self._posts.append(message)
             self._work.set()
 
     def core_died(self, epoch: int) -> None:
         """The core is restarted with this epoch, and all that the dead one sent has been received: hold back what is sent."""
         self._epoch = epoch
+        self.life += 1
+        self._posts.clear()  # they were for the dead one
         self._open.shut()
         self._work.set()
 
@@ -120,16 +132,18 @@ class CoreClient:
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Send what a restarted core needs, and the aborts that found no room; nothing is there to send most of the time.
+        """Send what a restarted core needs, and the posts that found no room; nothing is there to send most of the time.
 
         Broken off by an exception, it goes on where it was at the next call.
         """
         while self._work.ready():
             if self._epoch:
                 await self._resume(self._epoch)
-            elif self._aborts:
-                await self._sender.send(self._aborts[0])
-                self._aborts.popleft()
+            elif self._posts:
+                message = self._posts[0]
+                await self._sender.send(message)
+                if self._posts and self._posts[0] is message:  # else the core has died meanwhile
+                    self._posts.popleft()
             else:
                 self._work.clear()
 

@@ -10,7 +10,9 @@ from ...ipc.messages.sampling import SamplingParams
 from .collector import RequestOutputCollector
 from .input_processor import Prompt, TokensPrompt
 from .outputs import RequestOutput
+from .session import Session
 from .stats import FrontendStats
+from .streaming_input import Inputs
 
 
 class EngineClient(Protocol):
@@ -52,23 +54,37 @@ class EngineClient(Protocol):
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Inputs,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Stream the answer to a prompt."""
+        """Stream the answer to a prompt, or the answers to prompts as they come."""
+
+    async def open_session(
+        self,
+        sampling_params: SamplingParams | None = None,
+        session_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        idle_timeout: float | None = None,
+    ) -> Session:
+        """A session, which must be closed. ValueError for wrong options, TooManySessions."""
 
     async def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> TokensPrompt:
         """The prompt for a conversation, by the model's chat template. ValueError where that is not possible."""
+
+    async def token_ids(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text. ValueError where that is not possible."""
 
     async def token_texts(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> list[str]:
         """What each token adds to the text of all, which these joined are."""
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests from outside."""
+        """End requests and sessions from outside."""
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Empty the prefix cache; True. EngineError when the core does not say that it has."""

@@ -38,6 +38,7 @@ from .core_client import CoreClient
 from .input_processor import InputProcessor
 from .output_processor import OutputProcessor
 from .renderer import Renderer
+from .sessions import Sessions
 from .stats import FrontendStats
 from .stats_log import StatsLog
 from .submission import Submitter
@@ -61,6 +62,7 @@ class EngineLife(EngineControls):
         self._settled = asyncio.Event()  # the start has succeeded or failed
         self._ended = asyncio.Event()
         self._outputs = OutputProcessor()
+        self._sessions: Sessions | None = None  # once it serves
         self._stats_log = StatsLog(self._outputs.stats, self.load)
         self._error: Exception | None = None  # why the engine takes no requests
         self._running = False
@@ -144,26 +146,28 @@ class EngineLife(EngineControls):
             watch_handlers(frontend, "frontend0")
         self._inputs = InputProcessor(config, self._renderer, supervisor.ready_of("engine_core").num_blocks)
         self._submitter = Submitter(config, self._renderer, self._inputs, self._outputs, self._client.next_number, self._drop)
+        self._sessions = Sessions(config, self._client, self._inputs, self._outputs, self._submitter)
         self._running = True
         self._settled.set()
         self._status.state("ready")
         error = EngineDeadError(SHUT_DOWN)
         try:
-            failure = await self._wait_failed(supervisor, frontend)
+            failure = await self._wait_failed(supervisor, frontend, self._sessions)
             error = EngineDeadError(failure_text(failure))
             logger.error("the engine died: %s", failure_report(failure))
         finally:
             self._end(error)
+            self._sessions.fail_all(error)
             self._outputs.fail_all(error)
             self._client.fail(error)
             self._client.close()
 
-    async def _wait_failed(self, supervisor: Supervisor, frontend: Frontend) -> Failure:
+    async def _wait_failed(self, supervisor: Supervisor, frontend: Frontend, sessions: Sessions) -> Failure:
         """Run the frontend's tasks until a process dies for good or one of them fails."""
         failure: Failure | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                bodies = [frontend.receive(), self._client.run(), self._watch.run()]
+                bodies = [frontend.receive(), self._client.run(), sessions.run(), self._watch.run()]
                 if self.config.runtime.log_stats:
                     bodies.append(self._stats_log.run())
                 running = [tasks.create_task(body) for body in bodies]
@@ -218,7 +222,7 @@ class EngineLife(EngineControls):
 
     @property
     def num_unfinished_requests(self) -> int:
-        """Live requests of this program."""
+        """Live requests of this program; of sessions those with a turn that runs."""
         return len(self._outputs)
 
     @property
@@ -239,10 +243,12 @@ class EngineLife(EngineControls):
     async def shutdown(self) -> None:
         """Stop the engine's processes and wait until they have ended.
 
-        Consumers of live requests get a last output with finish reason "abort". A second call does nothing; the engine cannot
-        be started again.
+        Consumers of live requests and sessions get a last output with finish reason "abort". A second call does nothing; the
+        engine cannot be started again.
         """
         self._end(EngineDeadError(SHUT_DOWN))
+        if self._sessions is not None:
+            self._sessions.abort_all(EngineDeadError(SHUT_DOWN))
         for live in self._outputs.live():
             self._outputs.abort(live)
         if self._host is not None and not self._stopping:

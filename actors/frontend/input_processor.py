@@ -31,6 +31,7 @@ class TokensPrompt(TypedDict):
 Prompt = str | list[int] | TextPrompt | TokensPrompt
 
 MAX_CACHE_SALT = 256  # characters
+MAX_REQUEST_ID = 4096  # characters
 
 
 def _wrong(message: str) -> ParameterError:
@@ -61,9 +62,15 @@ class InputProcessor:
             return self._plain_ids(content)
         return content
 
-    def check_request_id(self, request_id: str | None) -> str:
-        """The caller's id as plain text that can cross to the core; for None a random one."""
-        return uuid.uuid4().hex if request_id is None else self._plain("request_id", request_id)
+    def check_request_id(self, request_id: str | None, field: str = "request_id") -> str:
+        """The caller's id as plain text that can cross to the core; for None a random one. Errors name it as `field`."""
+        if request_id is None:
+            return uuid.uuid4().hex
+        plain = self._plain(field, request_id)
+        if len(plain) > MAX_REQUEST_ID:
+            message = f"{field} must have at most {MAX_REQUEST_ID} characters, got {len(plain)}: {plain!r:.100}"
+            raise ParameterError(message, field)
+        return plain
 
     def check_sharing(self, priority: int, cache_salt: str | None) -> str:
         """What a request says about its share in steps and cache; returns the salt as plain text, empty for none."""
@@ -132,12 +139,14 @@ class InputProcessor:
         """The prompt as token ids, with all that `check` and `message` check."""
         tokens = await self.encode(self.check(prompt, params))
         await self.settle(params)
-        self._complete(params, tokens)
+        self._complete(params, len(tokens))
         return {"prompt_token_ids": tokens}
 
-    async def encode(self, content: str | list[int]) -> list[int]:
+    async def encode(self, content: str | list[int], *, add_special_tokens: bool = True) -> list[int]:
         """The token ids of a checked prompt. Raises ParameterError for what shows only in tokens."""
-        return self.check_encoded(await self._renderer.encode(content)) if isinstance(content, str) else content
+        if not isinstance(content, str):
+            return content
+        return self.check_encoded(await self._renderer.encode(content, add_special_tokens=add_special_tokens))
 
     async def settle(self, params: SamplingParams) -> None:
         """Do what of `message` may take long where it holds nobody up. Raises as that does."""
@@ -148,6 +157,20 @@ class InputProcessor:
         self._check_length(len(tokens))
         self._check_id("prompt", max(tokens))  # a tokenizer may know more ids than the model
         return tokens
+
+    def check_session(self, params: SamplingParams) -> None:
+        """What can be checked of a session's parameters; each of its chunks is answered once."""
+        self._params.check(params)
+        for field, value, right in (("n", params.n, 1), ("prompt_logprobs", params.prompt_logprobs, None)):
+            if value != right:
+                raise ParameterError(f"{field} must be {right} in a session, got {value}", field)
+
+    def check_turn(self, context: int, tokens: int, params: SamplingParams) -> None:
+        """Whether an answer finds room behind a context of so many tokens and a chunk of so many. ParameterError if not."""
+        if context + tokens >= self._max_model_len:
+            length = f"{tokens} tokens behind the {context} of its session"
+            raise prompt_too_long(length, self._max_model_len)
+        self._complete(params, context + tokens)
 
     def message(
         self,
@@ -161,7 +184,7 @@ class InputProcessor:
         """The message for a checked prompt, whose answers have these numbers. Raises ParameterError for what shows only against
         the cache's size.
         """
-        complete = self._complete(params, tokens)
+        complete = self._complete(params, len(tokens))
         assert complete.seed is not None
         siblings = [Sibling(number, (complete.seed + index) % (MAX_SEED + 1)) for index, number in enumerate(numbers)]
         return AddRequest(
@@ -176,9 +199,8 @@ class InputProcessor:
             siblings=tuple(siblings[1:]),
         )
 
-    def _complete(self, params: SamplingParams, tokens: list[int]) -> SamplingParams:
-        """The parameters of one answer with all settled that depends on this process: seed, length, and words as tokens."""
-        length = len(tokens)
+    def _complete(self, params: SamplingParams, length: int) -> SamplingParams:
+        """The parameters of one answer to a prompt of this length, with all settled that depends on this process."""
         cache_tokens = self._num_blocks * self._block_size
         if length > cache_tokens:
             blocks = f"{self._num_blocks} blocks of {self._block_size}"

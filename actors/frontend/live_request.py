@@ -28,14 +28,17 @@ class LiveRequest:
         *,
         interval: int = 1,
         cache_block: int = 0,
+        cuttable: bool = False,
     ) -> None:
         """`numbers` are those of its answers in the engine, in order. An output is due every `interval` tokens.
+        A `cuttable` one has one answer, which `interrupt` may end.
 
         The prefix cache keeps prompts in blocks of `cache_block` tokens; 0: it keeps none.
         """
         self.external_id = external_id
         self.answers = {
-            number: Answer(number, index, params, words.detokenizer(), words.bytes_of) for index, number in enumerate(numbers)
+            number: Answer(number, index, params, words.detokenizer(), words.bytes_of, cuttable=cuttable)
+            for index, number in enumerate(numbers)
         }
         self.open = dict(self.answers)  # those that have not ended
         self.prompt = content if isinstance(content, str) else None
@@ -76,6 +79,13 @@ class LiveRequest:
             del self.open[answer.request]
         if answer.is_due(self._interval):
             self._due[answer.index] = answer
+
+    def interrupt(self, tokens: int) -> None:
+        """End its answer with so many of its tokens, also one that has ended and whose end no output has told."""
+        (answer,) = self.answers.values()
+        answer.cut(tokens)
+        self.open.clear()
+        self._due[answer.index] = answer
 
     def _take_prompt(self, decoder: LogprobDecoder, start: int, logprobs: Iterable[TokenLogprobs]) -> None:
         """Those of the prompt's tokens from `start` on. What has come before comes again after a preemption or a restart."""

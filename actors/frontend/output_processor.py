@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -11,9 +12,18 @@ from ...ipc.messages.requests import AddRequest
 from ..errors import EngineGenerateError, copy_of
 from ..logs import logger
 from .answer import Answer
-from .collector import RequestOutputCollector
 from .live_request import LiveRequest
 from .stats import FrontendStats
+
+
+class Listener(Protocol):
+    """Who learns what comes of a request: its collector, or its session."""
+
+    def wake(self) -> None:
+        """Something has come, or all its answers have ended."""
+
+    def put_error(self, error: Exception) -> None:
+        """It has ended by an error."""
 
 
 class OutputProcessor:
@@ -21,15 +31,15 @@ class OutputProcessor:
 
     def __init__(self) -> None:
         self.stats = FrontendStats()
-        self._requests: dict[int, tuple[LiveRequest, RequestOutputCollector]] = {}  # by the number of each open answer
+        self._requests: dict[int, tuple[LiveRequest, Listener]] = {}  # by the number of each open answer
 
     def __len__(self) -> int:
         """Number of live requests, each answer counted."""
         return len(self._requests)
 
-    def add(self, live: LiveRequest, collector: RequestOutputCollector) -> None:
+    def add(self, live: LiveRequest, listener: Listener) -> None:
         """Register a request, before it is sent."""
-        self._requests |= dict.fromkeys(live.open, (live, collector))
+        self._requests |= dict.fromkeys(live.open, (live, listener))
 
     def tokenized(self, live: LiveRequest, token_ids: list[int]) -> bool:
         """Set the prompt's token ids: the request is accepted. False when it has ended meanwhile and must not be sent."""
@@ -81,7 +91,7 @@ class OutputProcessor:
                 yield _resumed(live.sent, live.open[number])
 
     def abandon(self, live: LiveRequest, reason: FinishReason | None = "abort") -> list[int]:
-        """Forget a request without a word to its collector; without a reason it counts nowhere.
+        """Forget a request without a word to its listener; without a reason it counts nowhere.
 
         Returns the numbers that the core must be told to drop.
         """
@@ -125,7 +135,7 @@ class OutputProcessor:
 
     def _deliver(self, delta: TokenDelta, now: float) -> list[int]:
         """Deliver to one live request; a fault ends that request alone. Returns the numbers that the core must be told."""
-        live, collector = self._requests[delta.request]
+        live, listener = self._requests[delta.request]
         before = live.metrics.num_generation_tokens
         try:
             answer = live.apply(delta)
@@ -134,11 +144,11 @@ class OutputProcessor:
         except BaseException as error:  # noqa: BLE001 - whatever it is, a tokenizer's panic too, is this request's alone
             logger.exception("request %s failed in the frontend", live.external_id)
             failure = EngineGenerateError(f"frontend0: {live.external_id}: {type(error).__name__}: {error}")
-            return self._fail(live, collector, failure, "error")
+            return self._fail(live, listener, failure, "error")
         self._measure(live, answer, delta, live.metrics.num_generation_tokens - before, now)
         if answer.finish_reason is not None:
             self._remove(live, answer, answer.finish_reason)
-        collector.wake()
+        listener.wake()
         return [delta.request] if answer.finish_reason is not None and delta.finish_reason is None else []
 
     def _measure(self, live: LiveRequest, answer: Answer, delta: TokenDelta, count: int, now: float) -> None:
@@ -170,17 +180,15 @@ class OutputProcessor:
         """
         if number not in self._requests:
             return []
-        live, collector = self._requests[number]
+        live, listener = self._requests[number]
         refused = isinstance(error, ValueError) and not live.metrics.num_generation_tokens
         reason: FinishReason | None = None if refused else "error"
-        return [other for other in self._fail(live, collector, error, reason) if other != number]
+        return [other for other in self._fail(live, listener, error, reason) if other != number]
 
-    def _fail(
-        self, live: LiveRequest, collector: RequestOutputCollector, error: Exception, reason: FinishReason | None
-    ) -> list[int]:
+    def _fail(self, live: LiveRequest, listener: Listener, error: Exception, reason: FinishReason | None) -> list[int]:
         live.tell_rest()
         numbers = self.abandon(live, reason)
-        collector.put_error(error)
+        listener.put_error(error)
         return numbers
 
     def fail_all(self, error: Exception) -> None:

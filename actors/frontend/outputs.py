@@ -44,16 +44,28 @@ class RequestMetrics(msgspec.Struct):
     num_preemptions: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkBoundary:
+    """The answer to one chunk of a session's input has ended, and with it this chunk's share of the context."""
+
+    chunk: int  # its number, from 0 in the order of `append`
+    context_length: int  # tokens in the session's context now
+    finish_reason: FinishReason  # "interrupt": by the session's user; else as of a request
+    stop_reason: int | str | None = None
+    num_tokens: int = 0  # of the answer, as outputs have told it
+
+
 @dataclass(slots=True)
 class RequestOutput:
-    """The state of a request, or the news about it."""
+    """The state of a request, or the news about it; of a session, those of one chunk."""
 
     request_id: str  # the caller's
     prompt: str | None  # None when the prompt was given as token ids
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]  # by index; those with news, or, with output kind "final_only", all
-    finished: bool
+    finished: bool  # no more outputs come; of a session: the whole of it
     num_cached_tokens: int = 0  # prompt tokens whose KV was not computed anew
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     prompt_logprobs: PromptLogprobs | None = None  # parallel to prompt_token_ids; with output kind "delta" in the first only
     num_cache_creation_tokens: int = 0  # prompt tokens whose KV was computed, and is kept for later requests to find
+    boundary: ChunkBoundary | None = None  # of sessions: this is the last output of its chunk

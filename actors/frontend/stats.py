@@ -43,7 +43,7 @@ class Histogram:
 
 
 class FrontendStats:
-    """Numbers of all accepted requests. Written by the output processor only; times are seconds, as seen in the frontend.
+    """Numbers of all accepted requests. Written within the frontend only; times are seconds, as seen in the frontend.
 
     A request is accepted once it has passed every check of the frontend and goes to the core. From then on each of its answers
     counts exactly once in `finished`, whatever ends it, unless the core refuses the request as invalid.
@@ -53,9 +53,11 @@ class FrontendStats:
         self.prompt_tokens = 0  # of requests whose first token has come
         self.generation_tokens = 0
         # stop, length: the core's word; abort: its consumer left, or it was ended from outside; error: it or the engine failed.
+        # interrupt: a session's turn, by its user.
         self.finished: dict[FinishReason, int] = dict.fromkeys(get_args(FinishReason), 0)
         self.restarts: dict[tuple[str, str], int] = {}  # of the engine's processes, by actor and reason
         self.streams_resumed = 0  # live requests at those, which went on
+        self.num_sessions = 0  # open now
         self.pause_seconds = 0.0  # until the engine could work again
         self.time_to_first_token = Histogram(FIRST_TOKEN_SECONDS)  # from arrival
         self.inter_token_latency = Histogram(INTER_TOKEN_SECONDS)  # one a token but for a request's first

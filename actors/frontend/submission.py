@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from ...ipc.messages.config import EngineConfig
 from ...ipc.messages.outputs import FinishReason
 from ...ipc.messages.requests import AddRequest
@@ -12,6 +14,7 @@ from .input_processor import InputProcessor, Prompt
 from .live_request import LiveRequest
 from .output_processor import OutputProcessor
 from .renderer import Renderer
+from .session_input import Chunk, SessionOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,15 @@ class Submitter:
         content = self._inputs.check(prompt, params)
         salt = self._inputs.check_sharing(priority, cache_salt)
         external_id = self._inputs.check_request_id(request_id)
-        live = LiveRequest(
+        live = self._live(external_id, params, content)
+        collector = RequestOutputCollector(live, on_abandon=lambda: self.abandon(live))
+        self._outputs.add(live, collector)
+        return Submission(live, collector, content, params, priority, salt)
+
+    def _live(
+        self, external_id: str, params: SamplingParams, content: str | list[int], *, cuttable: bool = False
+    ) -> LiveRequest:
+        return LiveRequest(
             external_id,
             [self._next_number() for _ in range(params.n)],
             params,
@@ -67,10 +78,28 @@ class Submitter:
             content,
             interval=self._interval,
             cache_block=self._cache_block,
+            cuttable=cuttable,
         )
-        collector = RequestOutputCollector(live, on_abandon=lambda: self.abandon(live))
-        self._outputs.add(live, collector)
-        return Submission(live, collector, content, params, priority, salt)
+
+    def check_chunk(self, prompt: Prompt, params: SamplingParams) -> str | list[int]:
+        """Check what can be checked of a session's chunk without tokenising; its text, or a copy of its token ids."""
+        content = self._inputs.check(prompt, params)
+        self._inputs.check_session(params)
+        self._renderer.words(params)
+        return content
+
+    def turn(self, session: int, options: SessionOptions, chunk: Chunk, context: list[int]) -> tuple[LiveRequest, AddRequest]:
+        """A session's turn behind this context, not registered: a request with the whole of both as its prompt. ValueError when
+        there is no room for it.
+        """
+        self._inputs.check_turn(len(context), len(chunk.tokens), chunk.params)
+        content = chunk.tokens if chunk.text is None else chunk.text
+        live = self._live(options.external_id, chunk.params, content, cuttable=True)
+        tokens = [*context, *chunk.tokens]
+        message = self._inputs.message(
+            list(live.answers), live.external_id, tokens, chunk.params, options.priority, options.cache_salt
+        )
+        return live, replace(message, session=session)
 
     def message(self, submission: Submission, tokens: list[int]) -> AddRequest | None:
         """The message for a request whose prompt is these tokens; None if it has ended meanwhile. ValueError as `register`."""

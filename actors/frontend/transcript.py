@@ -7,7 +7,7 @@ from .view import View
 
 
 class Transcript:
-    """Token ids, text and logprobs of an answer, which only grow. Text is what has been released to be shown."""
+    """Token ids, text and logprobs of an answer, which grow until `cut`. Text is what has been released to be shown."""
 
     def __init__(self, *, logprobs: bool, flat: bool = False) -> None:
         """`logprobs`: whether there will be any; `flat`: in columns."""
@@ -29,6 +29,24 @@ class Transcript:
         assert self.cumulative_logprob is not None
         self.logprobs.append(position)
         self.cumulative_logprob += logprob
+
+    @property
+    def num_characters(self) -> int:
+        """The length of the text."""
+        return sum(map(len, self._pieces))
+
+    def cut(self, tokens: int, characters: int, told: tuple[int, int]) -> tuple[int, int]:
+        """Keep the first so many tokens and characters; what was handed out does not change. Returns where the mark `told`
+        lies now, at the end if that.
+        """
+        shown = sum(map(len, self._pieces[: told[1]]))
+        text = "".join(self._pieces)[:characters]
+        self._pieces, self._joined, self._num_joined = [text[:shown], text[shown:]], "", 0
+        self.token_ids = self.token_ids[:tokens]
+        if self.logprobs is not None:
+            self.logprobs = self.logprobs[:tokens]
+            self.cumulative_logprob = sum((next(iter(place.values())).logprob for place in self.logprobs), 0.0)
+        return min(told[0], tokens), 1
 
     @property
     def mark(self) -> tuple[int, int]:

@@ -197,6 +197,18 @@ class ApiConfig(SubConfig, frozen=True, kw_only=True):
     max_body_bytes: Annotated[Positive, Meta(description="bytes of a request's body")] = 8 << 20
 
 
+class SessionConfig(SubConfig, frozen=True, kw_only=True):
+    """Sessions: streaming input."""
+
+    max_sessions: Annotated[Positive, Meta(description="sessions open at once; more are refused")] = 1024
+    session_idle_timeout: Annotated[
+        float, Meta(gt=0, le=1e9, description="seconds without input and without an answer after which a session ends")
+    ] = 600.0
+    max_queued_chunks: Annotated[
+        Positive, Meta(description="chunks of input that wait in a session; its producer waits when there are more")
+    ] = 16
+
+
 class Checkpoint(SubConfig, frozen=True, kw_only=True):
     """What the edge found out about the model before any process started; no option, so not on the command line."""
 
@@ -219,5 +231,6 @@ class EngineConfig(SubConfig, frozen=True, kw_only=True):
     parallel: ParallelConfig = ParallelConfig()
     quantization: QuantizationConfig = QuantizationConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    sessions: SessionConfig = SessionConfig()
     api: ApiConfig = ApiConfig()
     checkpoint: Checkpoint = Checkpoint()

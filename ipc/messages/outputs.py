@@ -5,7 +5,7 @@ from typing import Literal
 from .base import Message, Record
 from .failure import Failure
 
-FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+FinishReason = Literal["stop", "length", "abort", "error", "repetition", "interrupt"]  # the last one: by a session's consumer
 
 
 class TokenLogprobs(Record, frozen=True):
@@ -44,22 +44,11 @@ class TokenDelta(Record, frozen=True):
     preemptions: int = 0  # of the request so far
 
 
-class Boundary(Record, frozen=True):
-    """The answer to one chunk of a session is complete."""
-
-    request: int
-    chunk: int
-    context_length: int  # tokens in the session's context now
-    finish_reason: FinishReason
-    stop_reason: int | str | None = None
-
-
 class StepOutputs(Message, frozen=True):
-    """What one step brought for the requests of one frontend. Deltas come before boundaries."""
+    """What one step brought for the requests of one frontend."""
 
     step: int
     deltas: list[TokenDelta]
-    boundaries: list[Boundary] = []
 
 
 class EngineDescription(Record, frozen=True):
@@ -72,6 +61,8 @@ class EngineDescription(Record, frozen=True):
     steps: int
     parked: int = 0  # requests whose frontend does not read their tokens
     paused: bool = False  # by PauseGeneration
+    sessions: int = 0  # open
+    sessions_evicted: int = 0  # those of them that have tokens and, between two turns, no KV
 
 
 class UtilityReply(Message, frozen=True):

@@ -33,45 +33,36 @@ class AddRequest(Message, frozen=True):
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0  # lower runs earlier
     output: list[int] = []  # tokens already delivered before a restart; still output for every rule
-    resumable: bool = False  # a session: more input may follow
     cache_salt: str = ""  # requests share cached prefixes only under the same salt
     cache_keys: tuple[CacheKey, ...] = ()  # and only where these agree
     deaths: int = 0  # of cores that may have had it in flight, without a token of it since
     deaths_alone: int = 0  # those of them at which it was in flight alone
     siblings: tuple[Sibling, ...] = ()  # they share the prompt's KV, which is computed once; none of them has output yet
-
-
-class AppendInput(Message, frozen=True):
-    """The next chunk of a session's input."""
-
-    request: int
-    chunk: int  # number of the chunk, from 0 for the one in AddRequest
-    tokens: list[int]
-    arrival: float
-    params: SamplingParams | None = None  # None: as before
-    keep_last_token: bool = False  # whether the last sampled token of the chunk before stays in the context
-
-
-class CloseInput(Message, frozen=True):
-    """A session's input ends: what is queued is answered, then the session is finished."""
-
-    request: int
+    session: int = 0  # whose turn this is; 0: no session's. It begins with its first turn
+    base: int = 0  # tokens of the session's context, cut to this length, that come before `prompt`; 0: it starts over
 
 
 class Truncate(Message, frozen=True):
-    """Forget a session's context from token `length` on, and stop what is being generated."""
+    """Let go of a session's context behind so many tokens. Nothing happens to one that is unknown or has a turn: the `base` of
+    the next turn says the same.
+    """
 
-    request: int
+    session: int
     length: int
 
 
 class Fork(Message, frozen=True):
-    """Start `child` with the context of `request`, sharing its blocks."""
+    """A session begins with so many tokens of another one's context, sharing its blocks. Also while that one has a turn."""
 
-    request: int
+    session: int
     child: int
-    seed: int
-    external_id: str = ""
+    length: int
+
+
+class CloseSession(Message, frozen=True):
+    """Forget a session and free what it holds; its turn, if there is one, ends as by Abort. Unknown ones are ignored."""
+
+    session: int
 
 
 class Abort(Message, frozen=True):
@@ -121,10 +112,9 @@ class ResumeGeneration(Message, frozen=True):
 
 RequestMessage = (
     AddRequest
-    | AppendInput
-    | CloseInput
     | Truncate
     | Fork
+    | CloseSession
     | Abort
     | Resume
     | ResetPrefixCache

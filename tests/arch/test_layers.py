@@ -99,6 +99,14 @@ LAYERS = {
     "actors.benchmarks.recovery_run": Layer(
         {"actors", "actors.benchmarks", "actors.frontend"}, {"torch", "transformers", "tokenizers"}
     ),
+    **{
+        f"actors.benchmarks.{name}": Layer(
+            {"actors", "actors.benchmarks", "actors.benchmarks.sessions_idle", "actors.benchmarks.sessions_talk"}
+            | {"actors.frontend", "ipc.messages"},
+            {"torch", "transformers", "tokenizers"},
+        )
+        for name in ("sessions", "sessions_idle", "sessions_talk")
+    },
     "composition": Layer(
         {
             "actors",
@@ -107,6 +115,7 @@ LAYERS = {
             "actors.benchmarks.frontend",
             "actors.benchmarks.frontend_table",
             "actors.benchmarks.recovery",
+            "actors.benchmarks.sessions",
             "actors.config",
             "actors.frontend",
             "ipc",

@@ -34,9 +34,9 @@ FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x5848DAC0D18A9BA3,
     "FromActor": 0xA7EF402BD4BFDBAD,
     "LoadMessage": 0x5995790BAFDB3209,
-    "OutputMessage": 0x4DF9D5E4CCDB881F,
+    "OutputMessage": 0xCB28A2278C0B3C23,
     "PlanMessage": 0x33FE77717EC09989,
-    "RequestMessage": 0x9A2634D2FEE22827,
+    "RequestMessage": 0x04CD7E60717089A4,
     "ResultMessage": 0x5FAB03D915CC9CEF,
     "ActorStatus": 0x76528E50FBEF67C9,
 }

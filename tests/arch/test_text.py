@@ -21,6 +21,7 @@ TASK_MAKERS = {"actors/base.py": "TaskHost is the owner: its stop() cancels the 
 
 # Files that may sleep: why no event or doorbell would do.
 SLEEPERS = {
+    "actors/benchmarks/sessions_talk.py": "users interrupt at any moment of a step",
     "actors/frontend/stats_log.py": "a line of numbers every so often",
     "actors/watch.py": "it looks at intervals whether anything happens: nobody announces that nothing does",
     "tests/support/fault_script.py": "an actor that is late is one of the faults",

@@ -19,7 +19,8 @@ EXAMPLES = ROOT / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"offline.py", "stream.py", "sse_server.py", "openai_client.py"}
+    run = {"offline.py", "stream.py", "sse_server.py", "openai_client.py", "barge_in.py", "transcript.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == run
 
 
 def test_stream(no_leaks: None, smollm2: str) -> None:
@@ -32,6 +33,25 @@ def test_offline(no_leaks: None, smollm2: str) -> None:
     done = run_program("-P", str(EXAMPLES / "offline.py"))
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"'The capital.*: ' Paris.*\n'Once.*\n'def.*\nchat: '.*Paris.*'\n", done.stdout)
+
+
+def test_barge_in_answers_a_line(no_leaks: None, smollm2: str) -> None:
+    done = run_program("-P", str(EXAMPLES / "barge_in.py"), text="What is the capital of France?\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r".*Paris.*\n\[stop; \d+ tokens so far\]\n", done.stdout, re.DOTALL)
+
+
+def test_barge_in_stops_an_answer_for_a_new_line(no_leaks: None, smollm2: str) -> None:
+    text = "Tell me a long story.\nWhat is the capital of France?\n"
+    done = run_program("-P", str(EXAMPLES / "barge_in.py"), text=text)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r".*\n\[interrupt; \d+ tokens so far\]\n.*Paris.*\n\[stop; \d+ .*\]\n", done.stdout, re.DOTALL)
+
+
+def test_transcript(no_leaks: None, smollm2: str) -> None:
+    done = run_program("-P", str(EXAMPLES / "transcript.py"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r".*road.*\n\[first token \d+ ms after the last word\]\n", done.stdout, re.DOTALL)
 
 
 def test_sse_server(no_leaks: None, smollm2: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
+from scripted_sessions import ScriptedSessions
 from tiny_checkpoint import EOS_TOKEN_ID, FIRST_BYTE_ID
 
 from ringpost.actors.config import engine_config, resolve_config
@@ -17,7 +18,10 @@ from ringpost.actors.frontend.live_request import LiveRequest
 from ringpost.actors.frontend.output_processor import OutputProcessor
 from ringpost.actors.frontend.outputs import RequestOutput
 from ringpost.actors.frontend.renderer import Renderer
+from ringpost.actors.frontend.session import Session
+from ringpost.actors.frontend.session_turn import Turn
 from ringpost.actors.frontend.stats import FrontendStats
+from ringpost.actors.frontend.streaming_input import Inputs
 from ringpost.actors.frontend.submission import Submitter
 from ringpost.ipc.messages.load import LoadStats
 from ringpost.ipc.messages.outputs import EngineDescription, FinishReason, TokenDelta, TokenLogprobs
@@ -36,7 +40,7 @@ class End:
     stop_reason: int | None = None
 
 
-Step: TypeAlias = str | bytes | End | Exception  # text, bytes of a text, the end, or a failure
+Step: TypeAlias = str | bytes | list[int] | End | Exception  # text, bytes of a text, tokens, the end, or a failure
 
 
 def token_ids(text: str | bytes) -> list[int]:
@@ -82,7 +86,7 @@ class ScriptedRequest:
             self._outputs.fail(self.message.request, step)
             return
         reason, stop_reason = (step.reason, step.stop_reason) if isinstance(step, End) else (None, None)
-        tokens = token_ids(step.text if isinstance(step, End) else step)
+        tokens = list(step) if isinstance(step, list) else token_ids(step.text if isinstance(step, End) else step)
         if reason == "stop":
             tokens.append(EOS_TOKEN_ID if stop_reason is None else stop_reason)
         logprobs = [] if self.params.logprobs is None else [logprobs_of(token, self.params.logprobs) for token in tokens]
@@ -132,6 +136,9 @@ class ScriptedEngine:
         self._submitter = Submitter(self.config, self._renderer, self._inputs, self._outputs, self._next_number, lambda _: None)
         self._error: Exception | None = None
         self._news = asyncio.Event()
+        self.sessions = ScriptedSessions(
+            self.config, self._inputs, self._outputs, self._submitter, self._take_turn, self._news.set
+        )
         self._number = 0
         self._texts: dict[tuple[int, ...], str] = {}  # of prompts that come as the tokens they were checked to be
 
@@ -155,11 +162,13 @@ class ScriptedEngine:
     def die(self, reason: str = "worker0.0 (pid 7): ProcessDied: killed by signal 9") -> None:
         """End as when a process of the engine has died."""
         self._error = EngineDeadError(reason)
+        self.sessions.fail_all(self._error)
         self._outputs.fail_all(self._error)
 
     def shutdown(self) -> None:
         """End as when the engine is shut down."""
         self._error = EngineDeadError("the engine was shut down")
+        self.sessions.abort_all(self._error)
         for live in self._outputs.live():
             self._outputs.abort(live)
 
@@ -240,6 +249,29 @@ class ScriptedEngine:
         self._news.set()
         return collector
 
+    async def open_session(
+        self,
+        sampling_params: SamplingParams | None = None,
+        session_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        idle_timeout: float | None = None,
+    ) -> Session:
+        self._require_alive()
+        params = sampling_params or SamplingParams()
+        return self.sessions.open(params, session_id, priority=priority, cache_salt=cache_salt, idle_timeout=idle_timeout)
+
+    def _take_turn(self, turn: Turn, message: AddRequest) -> None:
+        """A session's turn: all of its script is said at once, and the rest is the test's to say."""
+        cached = self.cached.pop(0) if self.cached else 0
+        script = list(self.answers.get(turn.chunk.text, self.answers[None]))
+        request = ScriptedRequest(self._outputs, turn.live, message, turn.chunk.params, script, cached)
+        self.requests.append(request)
+        while script:
+            self._play(request, script.pop(0))
+        self._news.set()
+
     def _play(self, request: ScriptedRequest, step: Step) -> None:
         request.say(step)
         self._news.set()
@@ -248,6 +280,9 @@ class ScriptedEngine:
         self.chats += 1
         await self._render()
         return {"prompt_token_ids": await self._renderer.encode_chat(messages)}
+
+    async def token_ids(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return await self._renderer.encode(text, add_special_tokens=add_special_tokens)
 
     async def token_texts(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> list[str]:
         return await self._renderer.token_texts(token_ids, skip_special_tokens=skip_special_tokens)
@@ -276,7 +311,7 @@ class ScriptedEngine:
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Inputs,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,

@@ -18,6 +18,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 ENGINE_LABELS = {"model_name": "tiny", "engine": "0"}
 GAUGES = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"}
+GAUGES_OF_SERVER = {"http_realtime_connections"}
 COUNTERS = {
     *("prompt_tokens", "generation_tokens", "request_success", "http_requests"),
     *("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"),
@@ -89,7 +90,7 @@ def test_names_types_and_labels() -> None:
     kinds = {
         kind: {family.name for family in found.values() if family.type == kind} for kind in ("gauge", "counter", "histogram")
     }
-    assert kinds == {"gauge": GAUGES, "counter": COUNTERS, "histogram": HISTOGRAMS}
+    assert kinds == {"gauge": GAUGES | GAUGES_OF_SERVER, "counter": COUNTERS, "histogram": HISTOGRAMS}
     assert all(family.documentation for family in found.values())
     for family in found.values():
         assert family.samples
@@ -127,7 +128,7 @@ def test_values() -> None:
     assert value(text, "pause_seconds_total") == 1.5
     assert value(text, "prompt_tokens_total") == 5
     assert value(text, "generation_tokens_total") == 4
-    assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0, 0]
+    assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0, 0, 0]
     assert value(text, "request_queue_time_seconds_sum") == 0.2
     assert value(text, "e2e_request_latency_seconds_count") == 1
     assert value(text, "request_prompt_tokens_bucket", le="2.0") == 0
@@ -162,7 +163,7 @@ def test_while_the_engine_does_not_run_the_rest_is_served() -> None:
     assert {family.name for family in families(rendered(metrics))} >= GAUGES
     engine.is_running = False
     text = rendered(metrics)
-    assert {family.name for family in families(text)} == COUNTERS | HISTOGRAMS
+    assert {family.name for family in families(text)} == COUNTERS | HISTOGRAMS | GAUGES_OF_SERVER
     assert value(text, "prefix_cache_queries_total") == 70
     assert value(rendered(metrics_of(engine)), "prefix_cache_queries_total") == 0
     engine.is_running = True

@@ -13,7 +13,7 @@ from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.blocking import BlockingLoop
 from ringpost.ipc.mailbox import Receiver, Sender
 from ringpost.ipc.messages.outputs import OutputMessage, UtilityReply
-from ringpost.ipc.messages.requests import Abort, AddRequest, DescribeEngine, RequestMessage, Resume
+from ringpost.ipc.messages.requests import Abort, AddRequest, CloseSession, DescribeEngine, Fork, RequestMessage, Resume
 from ringpost.ipc.messages.sampling import SamplingParams
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
@@ -100,6 +100,37 @@ async def test_an_abort_after_a_cancelled_large_request_arrives() -> None:
         await asyncio.wait([sending])
         client.abort(1)
         assert await core.receive() == Abort(1)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+
+
+async def test_posts_and_aborts_keep_their_order_without_room_too() -> None:
+    with client_and_core() as (client, core, _):
+        posted: list[RequestMessage] = [Fork(1, 2, 30), add(3, 5000), Abort(3), CloseSession(2)]
+        for message in posted:
+            if isinstance(message, Abort):
+                client.abort(message.request)
+            else:
+                client.post(message)
+        flushing = asyncio.create_task(client.run())
+        assert [await core.receive() for _ in posted] == posted
+        flushing.cancel()
+        await asyncio.wait([flushing])
+
+
+async def test_what_was_posted_for_a_dead_core_is_not_for_its_successor() -> None:
+    with client_and_core([add(7)]) as (client, core, _):
+        flushing = asyncio.create_task(client.run())
+        client.post(add(1, 5000))
+        client.post(CloseSession(1))
+        await turns()  # the first is on its way
+        assert client.life == 1
+        client.core_died(2)
+        assert client.life == 2
+        client.post(CloseSession(2))
+        assert [await core.receive() for _ in range(4)] == [add(1, 5000), Resume(2), add(7), CloseSession(2)]
+        await turns()
+        assert receive_all(core) == []
         flushing.cancel()
         await asyncio.wait([flushing])
 

@@ -55,7 +55,7 @@ async def test_a_request_whose_handler_raises_fails_alone(
         core.add(3)
         assert await core.answer_to(3) == ([7, 7], "length")
         assert (await core.describe()).free_blocks == 8
-        assert not core.actor._stamps
+        assert not core.actor._frontends.stamps
 
 
 async def test_requests_that_run_go_on_when_the_handler_of_another_raises(monkeypatch: pytest.MonkeyPatch) -> None:

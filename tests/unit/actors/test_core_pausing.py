@@ -107,7 +107,7 @@ async def test_to_wait_is_to_finish_what_is_there_and_to_hold_what_comes() -> No
         assert paused.ends == {1: "length", 2: "length"}
         description = await core.describe()
         assert (description.paused, description.running, description.waiting) == (True, 0, 1)
-        assert core.actor._stamps, "it was queued when it came"
+        assert core.actor._frontends.stamps, "it was queued when it came"
         paused.resume()
         await paused.until_ended(3)
         assert paused.tokens[3] == 2
@@ -127,7 +127,7 @@ async def test_to_abort_is_to_end_all_that_is_unfinished() -> None:
         assert paused.ends == {1: "abort", 2: "abort", 4: "abort"}
         description = await core.describe()
         assert (description.running, description.waiting, description.free_blocks) == (0, 1, 8)
-        assert core.actor._live == [{3}]
+        assert core.actor._frontends.live == [{3}]
         paused.resume()
         await paused.until_ended(3)
         assert paused.tokens == {1: 0, 2: 0, 4: 0, 3: 2}
@@ -222,8 +222,8 @@ async def test_what_is_held_can_be_aborted() -> None:
         paused.resume()
         await paused.until_ended(3)
         assert paused.tokens == {3: 2}
-        assert core.actor._live == [set()]
-        assert not core.actor._stamps
+        assert core.actor._frontends.live == [set()]
+        assert not core.actor._frontends.stamps
 
 
 async def described(core: Core, paused: Paused) -> int:
@@ -243,8 +243,8 @@ async def test_what_is_held_and_cannot_run_fails_when_it_is_taken_up() -> None:
         paused.resume()
         await paused.until_ended(2)
         assert paused.ends == {2: "RequestTooLong"}
-        assert core.actor._live == [set()]
-        assert not core.actor._stamps
+        assert core.actor._frontends.live == [set()]
+        assert not core.actor._frontends.stamps
 
 
 async def test_what_is_held_of_a_resumed_request_keeps_its_place() -> None:

@@ -36,8 +36,8 @@ async def test_each_is_answered_and_nothing_is_left() -> None:
     async with Core() as core:
         core.add(1, siblings=[2, 3])
         assert await ends_of(core, 1, 2, 3) == {1: "length", 2: "length", 3: "length"}
-        assert core.actor._live == [set()]
-        assert not core.actor._stamps
+        assert core.actor._frontends.live == [set()]
+        assert not core.actor._frontends.stamps
         assert (await core.describe()).free_blocks == 8
 
 
@@ -52,15 +52,15 @@ async def test_one_that_follows_can_be_aborted_and_counts_as_waiting() -> None:
         core.executor.silent = False
         core.executor.signal.set()
         assert await ends_of(core, 1, 3) == {1: "length", 3: "length"}
-        assert core.actor._live == [set()]
+        assert core.actor._frontends.live == [set()]
 
 
 async def test_when_they_cannot_run_the_leader_is_told() -> None:
     async with Core() as core:
         core.add(1, tokens=64, siblings=[2, 3])
         assert await core.answer_to(1) == ([], "RequestTooLong")
-        assert core.actor._live == [set()]
-        assert not core.actor._stamps
+        assert core.actor._frontends.live == [set()]
+        assert not core.actor._frontends.stamps
         core.add(2, siblings=[3])
         assert await ends_of(core, 2, 3) == {2: "length", 3: "length"}
 
@@ -79,7 +79,7 @@ async def test_when_adding_them_raises_none_of_them_is_left(monkeypatch: pytest.
         assert await core.answer_to(1) == ([], "RuntimeError")
         description = await core.describe()
         assert (description.running, description.waiting, description.free_blocks) == (0, 0, 8)
-        assert core.actor._live == [set()]
+        assert core.actor._frontends.live == [set()]
 
 
 async def test_a_leader_that_fails_leaves_the_others() -> None:

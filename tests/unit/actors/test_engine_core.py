@@ -8,7 +8,7 @@ from ringpost.actors.engine_core import output_port
 from ringpost.ipc.messages.control import Drain, Stop
 from ringpost.ipc.messages.load import LoadStats
 from ringpost.ipc.messages.outputs import StepOutputs, UtilityReply
-from ringpost.ipc.messages.requests import Abort, DescribeEngine, Fork, ResetPrefixCache
+from ringpost.ipc.messages.requests import Abort, DescribeEngine, ResetPrefixCache
 from ringpost.ipc.messages.results import RowFailure
 from ringpost.sched.scheduler import Scheduler
 
@@ -49,7 +49,7 @@ async def test_an_aborted_request_is_forgotten_and_an_unknown_one_ignored() -> N
         assert (await core.describe()).free_blocks == 8
         core.add(2)
         assert await core.answer_to(2) == ([7, 7], "length")
-        assert not core.actor._stamps
+        assert not core.actor._frontends.stamps
 
 
 async def test_a_request_aborted_during_its_first_step_is_forgotten() -> None:
@@ -63,14 +63,8 @@ async def test_a_request_aborted_during_its_first_step_is_forgotten() -> None:
         core.executor.signal.set()
         core.add(2)
         assert await core.answer_to(2) == ([7, 7], "length")
-        assert not core.actor._stamps
+        assert not core.actor._frontends.stamps
         assert (await core.describe()).free_blocks == 8
-
-
-async def test_a_session_message_is_refused() -> None:
-    async with Core() as core:
-        core.requests.send_nowait(Fork(1, 2, 0))
-        assert await core.answer_to(1) == ([], "NotImplementedError")
 
 
 async def test_a_reset_of_the_prefix_cache_is_answered() -> None:

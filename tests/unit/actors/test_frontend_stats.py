@@ -60,7 +60,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
 
 def test_bounds_rise_and_the_reasons_are_there_from_the_start() -> None:
     stats = FrontendStats()
-    assert stats.finished == {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0}
+    assert stats.finished == {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0, "interrupt": 0}
     for histogram in (value for value in vars(stats).values() if isinstance(value, Histogram)):
         assert list(histogram.bounds) == sorted(set(histogram.bounds))
 
@@ -153,7 +153,7 @@ class Model:
         self.lengths: dict[int, int] = {}  # tokens of each live request
         self.accepted: set[int] = set()
         self.last = 0
-        self.finished = {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0}
+        self.finished = {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0, "interrupt": 0}
         self.tokens = 0
         self.started = 0
 
@@ -428,7 +428,9 @@ async def _cancelled_before_it_was_accepted(engine: AsyncLLM, core: PaperCore) -
 async def test_a_request_counts_once(
     no_leaks: None, config: EngineConfig, renderer: Renderer, way: Way, reason: str | None
 ) -> None:
-    expected = {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0} | ({} if reason is None else {reason: 1})
+    expected = {"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0, "interrupt": 0} | (
+        {} if reason is None else {reason: 1}
+    )
     async with serving(config, renderer) as (engine, core):
         await way(engine, core)
         assert engine.stats.finished == expected

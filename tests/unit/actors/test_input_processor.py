@@ -95,6 +95,11 @@ def test_parameters_of_another_type(inputs: InputProcessor, params: Any) -> None
         inputs.check("a", params)
 
 
+def test_a_request_id_of_a_megabyte(inputs: InputProcessor) -> None:
+    with pytest.raises(ValueError, match="request_id must have at most 4096 characters, got 1000000"):
+        process(inputs, "a", "r" * 1_000_000)
+
+
 @pytest.mark.parametrize("request_id", [5, b"r", ["r"]])
 def test_a_request_id_that_is_no_text(inputs: InputProcessor, request_id: Any) -> None:
     with pytest.raises(ValueError, match="request_id must be text, got"):

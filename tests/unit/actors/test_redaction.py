@@ -26,8 +26,6 @@ MEMBERS = {member.__name__: union for union in UNIONS for member in get_args(uni
 # What must be hidden, once more and independently. Every other field of every message is shown.
 PRIVATE = {
     "AddRequest": {"prompt", "output", "eos_token_ids", "cache_salt"},
-    "AppendInput": {"tokens"},
-    "Boundary": {"stop_reason"},
     "CacheKey": {"key"},
     "NewRow": {"tokens"},
     "RowTokens": {"tokens"},

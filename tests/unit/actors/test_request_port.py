@@ -8,7 +8,7 @@ from mailboxes import lane_ends, make_lanes
 
 from ringpost.actors.engine_core.request_port import RequestPort
 from ringpost.ipc.lanes import LaneReceiver, Lanes, LaneSender
-from ringpost.ipc.messages.requests import Abort, AddRequest, CloseInput, RequestMessage, Resume, Sibling
+from ringpost.ipc.messages.requests import Abort, AddRequest, CloseSession, RequestMessage, Resume, Sibling
 from ringpost.ipc.messages.sampling import SamplingParams
 
 Ends = tuple[LaneSender[RequestMessage], LaneReceiver[RequestMessage]]
@@ -57,7 +57,7 @@ def test_a_copy_that_is_found_late_leaves_no_mark(ends: Ends) -> None:
 
 def test_a_restarted_core_passes_over_everything_before_its_own_resume(ends: Ends) -> None:
     sender, port = ends[0], RequestPort(ends[1], epoch=3)
-    before: list[RequestMessage] = [add(1), Resume(2), CloseInput(1)]
+    before: list[RequestMessage] = [add(1), Resume(2), CloseSession(1)]
     for message in before:
         sender.ordered.send_nowait(message)
     assert sender.send_urgent(Abort(7))

@@ -73,7 +73,7 @@ def test_messages_come_back_equal() -> None:
 
 def test_defaults_are_not_shared() -> None:
     for make, field in (
-        (lambda: StepOutputs(1, []), "boundaries"),
+        (lambda: TokenDelta(1, 0, []), "logprobs"),
         (lambda: StepResult(1, []), "failures"),
         (lambda: AddRequest(1, "", [1], SamplingParams(), 0.0), "output"),
         (lambda: ActorReady("core0"), "seconds"),

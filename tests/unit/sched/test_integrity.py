@@ -58,7 +58,7 @@ def free_a_block_in_use(scheduler: Scheduler) -> None:
 
 
 def give_a_block_two_contents(scheduler: Scheduler) -> None:
-    pool(scheduler).offer(0, (7, (), ()), ready=True)
+    pool(scheduler).entries()[1].block = 0
 
 
 def change_a_key(scheduler: Scheduler) -> None:

@@ -320,7 +320,7 @@ class Histories(RuleBasedStateMachine):
             first = waiting[0]
             rows = min(self.config.max_num_seqs, self.config.max_num_batched_tokens) - len(places.running)
             needed = places.kv_cache_manager.match(first).num_blocks + len(places.running)
-            free = places.kv_cache_manager.pool.num_free + places.blocks_of(places.holders([first]))
+            free = places.kv_cache_manager.pool.num_free + places.blocks_of(list(places.holders([first])))
             preempted = any(other.num_cached_tokens >= 0 and not other.block_table for other in waiting)
             in_flight = any(first.request_id in owners for _, owners in list(self.planned)[:-1])
             assert rows < 1 or free < needed or preempted or in_flight, "nobody waits needlessly"
