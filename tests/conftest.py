@@ -4,6 +4,7 @@ import asyncio
 import faulthandler
 import gc
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Prepare what the fixtures below rely on."""
     config.stash[STDERR] = os.dup(2)
     mark_descendants()
+    # A shell's background jobs ignore it, and so would the programs that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # The first uvloop of a process opens descriptors that libuv keeps: no leak of the test that happens to come first.
     uvloop.new_event_loop().close()
 
