@@ -77,7 +77,7 @@ def run_mailbox_benchmark(settings: Settings, left_out: dict[str, str], done: Ca
     keys = plan(settings)
     machine = machine_facts()
     repeats: dict[Key, list[Figures]] = {key: [] for key in keys}
-    with tempfile.TemporaryDirectory(prefix="ringpost-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for _ in range(settings.repeat):
             for key in keys:
                 measurement, size, transport = key

@@ -21,6 +21,7 @@ async def by_async_llm() -> list[str]:
         return texts
 
 
+@pytest.mark.long
 def test_a_batch_gives_the_answers_of_one_by_one(no_leaks: None, smollm2: str) -> None:
     with LLM(smollm2, **OPTIONS) as llm:
         outputs = llm.generate(PROMPTS, PARAMS)

@@ -82,6 +82,7 @@ async def test_ends(engine: AsyncLLM) -> None:
     assert unlimited.outputs[0].finish_reason == "length"
 
 
+@pytest.mark.long
 async def test_the_model_can_end_by_itself(engine: AsyncLLM) -> None:
     prompt = await engine.chat_prompt([{"role": "user", "content": "Say hi."}])
     answer = (await last(engine, prompt, SamplingParams(temperature=0, max_tokens=40))).outputs[0]

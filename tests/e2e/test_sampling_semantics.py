@@ -119,6 +119,7 @@ async def test_penalties_change_what_is_likely(engine: AsyncLLM) -> None:
         assert len(set(tokens)) > len(set(circles))
 
 
+@pytest.mark.long
 async def test_answers_are_those_of_the_seeds_that_follow(engine: AsyncLLM) -> None:
     def params(**more: Any) -> SamplingParams:
         return SamplingParams(**{"max_tokens": 6, "ignore_eos": True, "output_kind": RequestOutputKind.FINAL_ONLY, **more})

@@ -27,6 +27,7 @@ def tokens(output: RequestOutput) -> list[int]:
     return list(output.outputs[0].token_ids)
 
 
+@pytest.mark.long
 async def test_prompts_at_the_borders_of_blocks() -> None:
     """A prompt that is cached whole still has a token to compute."""
     options = {"dtype": "float32", "max_model_len": 128, "num_threads": 1, "block_size": 16}
@@ -77,6 +78,7 @@ async def test_a_better_priority_comes_first_and_equal_ones_in_order(tiny: str) 
     assert done == ["high", *(f"low {number}" for number in range(1, 5))]
 
 
+@pytest.mark.long
 async def test_requests_of_all_priorities_get_the_tokens_they_get_alone(tiny: str) -> None:
     options = {"scheduling_policy": "priority", "dtype": "float32", "block_size": 16, "num_threads": 1}
     prompts = [[20 + number] * (5 + number) for number in range(9)]

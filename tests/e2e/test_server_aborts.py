@@ -144,6 +144,7 @@ async def test_an_id_is_free_again_when_its_client_has_left(client: Client) -> N
     await client.idle()
 
 
+@pytest.mark.long
 async def test_fifty_requests_of_one_id(client: Client) -> None:
     topics = ["a fox", "the sea", "the moon", "two birds", "a king"]
     alone = [await client.ask(COMPLETIONS, story(topic, 3)) for topic in topics]

@@ -119,6 +119,7 @@ async def test_a_field_with_a_wrong_token_id_is_named(client: Client, fields: Js
     assert error["param"].startswith(*fields)
 
 
+@pytest.mark.long
 async def test_a_stream_feels_nothing_of_refusals(client: Client) -> None:
     body = {"prompt": "Once upon a time", "ignore_eos": True, "max_tokens": 32, "temperature": 0, "return_token_ids": True}
     bad = [*EMPTY, *((COMPLETIONS, {"prompt": [[504], prompt]}) for prompt in OUTSIDE)]

@@ -120,6 +120,7 @@ async def test_usage_comes_last_and_alone(client: Client, path: str) -> None:
     assert (whole.usage["completion_tokens"], whole.usage["total_tokens"]) == (5, whole.usage["prompt_tokens"] + 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", ROUTES)
 async def test_a_second_stream_does_not_hold_up_the_first(client: Client, second: str) -> None:
     fields = {"max_tokens": 24, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -143,6 +144,7 @@ async def test_a_second_stream_does_not_hold_up_the_first(client: Client, second
         assert (len(solo.first.token_ids), solo.first.finish_reason) == (24, "length")
 
 
+@pytest.mark.long
 async def test_both_routes_serve_many_at_once(client: Client) -> None:
     fields = {"max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
     texts = [FRANCE, "Once upon a time", "def main():", "ABC"]

@@ -81,6 +81,7 @@ def halted(process: asyncio.subprocess.Process) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_stopped_frontend_holds_up_nobody_and_loses_nothing(no_leaks: None, config: EngineConfig) -> None:
     """It has every row and every block when it stops. The other one's requests get them, and run to their end."""

@@ -147,6 +147,7 @@ def test_an_interrupt_ends_the_answer_only(no_leaks: None) -> None:
         assert said == ["why?", "so ", "really?"]
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_answer_of_its_own_engine(no_leaks: None, tmp_path: Path) -> None:
     """A whole first answer would leave no room in the context for a second question."""
     model = write_tiny_llama(tmp_path / "model", max_position_embeddings=700)

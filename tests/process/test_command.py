@@ -26,6 +26,7 @@ def test_it_answers_and_tells_about_its_processes(no_leaks: None, smollm2: str) 
         assert word in done.stderr
 
 
+@pytest.mark.long
 def test_the_engine_seed_repeats_an_answer(no_leaks: None, tiny: Path) -> None:
     command = ("complete", "--model", str(tiny), "--seed", "5", "--max-tokens", "20", "ab")
     first, second = run_ringpost(*command), run_ringpost(*command)

@@ -69,6 +69,7 @@ async def healthy(client: Client) -> None:
         pass
 
 
+@pytest.mark.long
 @on_one_loop
 async def test_a_worker_that_stops_in_a_step(server: ServerProcess) -> None:
     worker = actor_pids(server.process.pid)["worker0.0"]
@@ -112,6 +113,7 @@ async def test_who_idles_may_be_stopped_and_who_leaves_a_message_may_not(server:
         await healthy(client)
 
 
+@pytest.mark.long
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_program_that_blocks_its_loop_blames_nobody(no_leaks: None, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither at once nor after a few more looks, although the worker did nothing meanwhile."""

@@ -89,6 +89,7 @@ def test_a_conversation_that_the_template_refuses_is_named(engines: FaultyEngine
         llm.chat([[{"role": "user", "content": "a"}], [{"role": "user"}]])
 
 
+@pytest.mark.long
 def test_more_than_the_mailbox_holds(engines: FaultyEngines) -> None:
     """Sending waits for the core, which takes no more than it has to; a prompt alone is larger than the mailbox too."""
     asked = [([5 + number % 90] * 3000, seeded(number, 3)) for number in range(40)]

@@ -78,6 +78,7 @@ asyncio.run(main())
     assert (done.returncode, done.stdout) == (0, "leaves\n"), done.stderr
 
 
+@pytest.mark.long
 def test_two_engines_in_one_program(no_leaks: None, tiny: str) -> None:
     source = f"""
 import asyncio

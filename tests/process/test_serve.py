@@ -85,6 +85,7 @@ sys.exit(cli.main(["serve", "--port", "0", "--model", {str(tiny)!r}, "--mailbox-
     assert re.search(r"the mailboxes need \d{7} bytes", done.stderr)
 
 
+@pytest.mark.long
 def test_two_servers_begin_on_one_port(no_leaks: None, tiny: Path) -> None:
     """Neither listens when the other looks; still one lives, and the other says why it does not."""
     with socket.socket() as free:
@@ -175,6 +176,7 @@ async def test_a_process_of_the_engine_is_replaced(no_leaks: None, tiny: Path, t
         assert actor_pids(server.process.pid)[victim] != pid
 
 
+@pytest.mark.long
 @on_one_loop
 @pytest.mark.parametrize("busy", [True, False])
 async def test_the_server_itself_is_killed(no_leaks: None, tiny: Path, busy: bool) -> None:
@@ -256,6 +258,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 ROUNDS = [1, pytest.param(5, marks=pytest.mark.long)]
 
 
+@pytest.mark.long
 @on_one_loop
 @pytest.mark.parametrize("rounds", ROUNDS)
 async def test_four_servers_at_once(no_leaks: None, tiny: Path, rounds: int) -> None:

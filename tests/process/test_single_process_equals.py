@@ -25,6 +25,7 @@ async def answer(engine: AsyncLLM, seed: int) -> tuple[list[int], str]:
     return list(output.outputs[0].token_ids), output.outputs[0].text
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_the_same_seed_draws_the_same_tokens(no_leaks: None, tiny: str) -> None:
     answers = []
