@@ -42,6 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
     uvloop.new_event_loop().close()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with processes run on asyncio's loop only with full counts: each takes seconds, and the others cover that loop."""
+    for item in items:
+        if item.path.parent.name in ("process", "e2e") and ("[asyncio]" in item.name or "[asyncio-" in item.name):
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     gc.unfreeze()  # libraries look at the end whether their objects have gone
     os.close(config.stash[STDERR])
