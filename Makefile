@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PROMPT ?= What is the capital of France? Name two things to see there.
 PYTEST_ARGS ?=
-# Most tests wait for processes: two at a time take little longer than one. Those of a file stay together, for its fixtures.
+# Many tests wait for processes, and leave a core to others meanwhile. Those of a file stay together, for its fixtures.
 TEST_JOBS ?= 2
 SERVE_ARGS ?=
 
