@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,6 @@ def making(*words: str) -> Iterator["subprocess.Popen[str]"]:
         text=True,
         env=environment,
         process_group=0,
-        # A test run in the background has Ctrl-C ignored, and its children would inherit that.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         watchdog = threading.Timer(LIMIT, os.killpg, (process.pid, signal.SIGKILL))
         watchdog.start()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,12 +32,8 @@ def test_it_measures_in_processes_of_its_own(no_leaks: None, tmp_path: Path) -> 
 def measuring(transport: str, folder: Path) -> Iterator[tuple["subprocess.Popen[str]", int, int]]:
     """The command in the middle of a measurement, with the pids of its driver and of the driver's peer, which end as well."""
     command = [COMMAND, *ENDLESS, transport]
-    # A test run in the background has Ctrl-C ignored, and its children would inherit that.
-    allow = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     environment = os.environ | {"TMPDIR": str(folder)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=allow
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         while not (peers := [(driver, peer) for driver in child_pids(process.pid) for peer in child_pids(driver)]):
             assert process.poll() is None
         ((driver, peer),) = peers

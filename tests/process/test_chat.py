@@ -5,7 +5,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,11 +119,9 @@ def test_after_a_full_context_the_question_is_asked_again(no_leaks: None) -> Non
 @contextmanager
 def chatting(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """A conversation whose lines come through a pipe."""
-    # A test run in the background has Ctrl-C ignored, and its children would inherit that.
-    allow = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     command = [COMMAND, "chat", *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1, preexec_fn=allow) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1) as process:
         try:
             yield process
         except BaseException:

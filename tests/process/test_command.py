@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,9 +115,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], named: str) -> None:
 
 def test_interrupted_it_stops_everything(no_leaks: None, tiny: Path) -> None:
     command = [COMMAND, "complete", "--model", str(tiny), "--max-tokens", "500", "--ignore-eos", "ab"]
-    # A test run in the background has Ctrl-C ignored, and its children would inherit that.
-    allow = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=allow) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.read(1)

@@ -154,17 +154,10 @@ def test_nothing_runs(no_leaks: None, tiny: Path) -> None:
 @pytest.mark.parametrize(("loop", "number"), [("uvloop", signal.SIGTERM), ("asyncio", signal.SIGINT)])
 def test_it_has_not_even_begun(no_leaks: None, tiny: Path, loop: str, number: int) -> None:
     command = [COMMAND, "serve", "--model", str(tiny), "--port", "0", "--loop", loop]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while len(actors := actor_pids(process.pid)) < 2:
             assert process.poll() is None
         with all_end(list(actors.values())):
             process.send_signal(number)
             output, errors = process.communicate(timeout=LIMIT)
     assert (process.returncode, output, errors) == (128 + number, "", "")
-
-
-def interruptible() -> None:
-    """A test run in the background has Ctrl-C ignored, and its children would inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import IO
 
 from programs import COMMAND, LIMIT
@@ -89,8 +88,6 @@ def _started(command: Sequence[str], errors: IO[str], environment: dict[str, str
         text=True,
         env=os.environ | environment,
         start_new_session=True,
-        # A test run in the background has Ctrl-C ignored, and its children would inherit that.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 

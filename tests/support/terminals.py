@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 import subprocess
 import termios
 from collections.abc import Callable
@@ -19,7 +18,7 @@ class Terminal:
         self._ours, self._theirs = os.openpty()
         self._before = termios.tcgetattr(self._theirs)
         command, variables = [COMMAND, *arguments], os.environ | {"TERM": "dumb"} | environment
-        self.process = subprocess.Popen(command, preexec_fn=partial(_log_in, self._theirs), env=variables)
+        self.process = subprocess.Popen(command, preexec_fn=partial(os.login_tty, self._theirs), env=variables)
         self._seen = ""
 
     def type(self, text: str) -> None:
@@ -47,11 +46,6 @@ class Terminal:
         self.process.wait()
         os.close(self._ours)
         os.close(self._theirs)
-
-
-def _log_in(terminal: int) -> None:
-    os.login_tty(terminal)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def written(write: Callable[[int], None]) -> str:
