@@ -1,6 +1,7 @@
 """Schedulers for tests, and steps of theirs whose tokens a test makes up."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from ringpost.ipc.messages.config import CacheConfig, SchedulerConfig
@@ -42,6 +43,38 @@ def build_scheduler(
         max_model_len=max_model_len,
         steps_in_flight=steps_in_flight,
     )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a scheduler whose blocks are about what the longest request needs."""
+
+    max_model_len: int
+    block_size: int
+    more_blocks: int
+    seqs: int
+    budget: int
+    steps_in_flight: int
+    policy: Literal["fcfs", "priority"]
+    caching: bool
+    long_prefill: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.max_model_len // self.block_size) + self.more_blocks
+
+    def scheduler(self) -> Scheduler:
+        return build_scheduler(
+            seqs=self.seqs,
+            budget=self.budget,
+            blocks=self.blocks,
+            block_size=self.block_size,
+            max_model_len=self.max_model_len,
+            steps_in_flight=self.steps_in_flight,
+            policy=self.policy,
+            caching=self.caching,
+            long_prefill=self.long_prefill,
+        )
 
 
 def add_request(

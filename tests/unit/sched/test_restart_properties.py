@@ -3,13 +3,12 @@
 from collections import deque
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from schedulers import add_request, build_scheduler
+from schedulers import Limits, add_request
 from slot_worker import SlotWorker, answer
 
 from ringpost.ipc.messages.outputs import TokenDelta
@@ -31,39 +30,9 @@ def in_flight_alone(scheduler: Scheduler) -> int | None:
     return None if suspect is None else suspect.request_id
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Of a scheduler whose blocks are about what the longest request needs."""
-
-    block_size: int
-    more_blocks: int
-    seqs: int
-    budget: int
-    steps_in_flight: int
-    policy: Literal["fcfs", "priority"]
-    caching: bool
-    long_prefill: int
-
-    @property
-    def blocks(self) -> int:
-        return -(-MAX_MODEL_LEN // self.block_size) + self.more_blocks
-
-    def scheduler(self) -> Scheduler:
-        return build_scheduler(
-            seqs=self.seqs,
-            budget=self.budget,
-            blocks=self.blocks,
-            block_size=self.block_size,
-            max_model_len=MAX_MODEL_LEN,
-            steps_in_flight=self.steps_in_flight,
-            policy=self.policy,
-            caching=self.caching,
-            long_prefill=self.long_prefill,
-        )
-
-
 LIMITS = st.builds(
     Limits,
+    max_model_len=st.just(MAX_MODEL_LEN),
     block_size=st.integers(1, 5),
     more_blocks=st.integers(0, 8),
     seqs=st.integers(1, 4),

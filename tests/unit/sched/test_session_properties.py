@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from schedulers import add_request, build_scheduler
+from schedulers import Limits, add_request
 from slot_worker import SlotWorker, answer
 
 from ringpost.ipc.messages.plans import StepPlan
@@ -20,43 +20,12 @@ from ringpost.sched.context import Context
 from ringpost.sched.errors import DoesNotFit, RequestTooLong, SessionMismatch
 from ringpost.sched.integrity import check_integrity
 from ringpost.sched.request import RequestState
-from ringpost.sched.scheduler import Scheduler
 
 MAX_MODEL_LEN = 32
 STEM = list(range(100, 130))
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of a scheduler whose blocks are about what the longest request needs."""
-
-    block_size: int
-    more_blocks: int
-    seqs: int
-    budget: int
-    steps_in_flight: int
-    policy: Literal["fcfs", "priority"]
-    caching: bool
-
-    @property
-    def blocks(self) -> int:
-        return -(-MAX_MODEL_LEN // self.block_size) + self.more_blocks
-
-    def scheduler(self) -> Scheduler:
-        return build_scheduler(
-            seqs=self.seqs,
-            budget=self.budget,
-            blocks=self.blocks,
-            block_size=self.block_size,
-            max_model_len=MAX_MODEL_LEN,
-            steps_in_flight=self.steps_in_flight,
-            policy=self.policy,
-            caching=self.caching,
-        )
-
-
 LIMITS = st.builds(
     Limits,
+    max_model_len=st.just(MAX_MODEL_LEN),
     block_size=st.integers(2, 5) | st.integers(1, 5),
     more_blocks=st.integers(-2, 12),
     seqs=st.integers(1, 4),
