@@ -17,7 +17,8 @@ from ringpost import (
     SessionTimeout,
     TooManySessions,
 )
-from ringpost.ipc.messages.requests import Abort, AddRequest, CloseSession
+from ringpost.ipc.errors import MessageTooLarge
+from ringpost.ipc.messages.requests import Abort, AddRequest, CloseSession, RequestMessage
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
 
@@ -343,3 +344,26 @@ async def test_a_full_mailbox_keeps_the_order_of_everything(tiny: str) -> None:
         assert [one.request for one in core.received if isinstance(one, AddRequest)] == sorted(
             one.request for one in core.received if isinstance(one, AddRequest)
         )
+
+
+async def test_a_message_that_fits_no_mailbox_ends_its_session_alone(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SessionCore(tiny).running() as core:
+        other, session = core.open(session_id="other"), core.open()
+        post = core.client.post
+
+        def refuse(message: RequestMessage) -> None:
+            if isinstance(message, AddRequest):
+                raise MessageTooLarge("the encoded message exceeds the most that a mailbox takes")
+            post(message)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(core.client, "post", refuse)
+            await session.append("a")
+            await core.settle()
+        with pytest.raises(MessageTooLarge):
+            await anext(session)
+        with pytest.raises(MessageTooLarge):
+            await session.append("b")
+        await other.append("c")
+        await core.say(other, "x", "length")
+        assert [shown(output) for output in taken(other)] == [("x", "length", 1, False)]
