@@ -197,7 +197,11 @@ class Places:
                 continue
             victim = choose_victim((other for other in self.running if other.rank > request.rank), manager)
             if victim is None:
-                return request is self.running.first() and self._free_up(1, list(self.holders()))
+                if request is not self.running.first():
+                    return False
+                if self._free_up(1, list(self.holders())):
+                    break
+                victim = self.running.last()  # those without a row hold its blocks too, and lose them next
             self.preempt(victim)
         return True
 

@@ -49,24 +49,32 @@ class Precedence:
 
         Nobody enters that is in a step from `oldest_step` on, for it is still in flight.
         """
-        places, entering, put_off = self._places, list[Request](), 0
-        rows, blocks = self._max_running - len(places.running), places.kv_cache_manager.pool.num_free
+        found: list[int] = []  # held for those that enter, so that they do not count as free when others lose them
+        self._make_room(oldest_step, found)
+        self._places.kv_cache_manager.pool.free(reversed(found))
+
+    def _make_room(self, oldest_step: int, found: list[int]) -> None:
+        places, manager, entering, put_off = self._places, self._places.kv_cache_manager, list[Request](), 0
+        rows, blocks = self._max_running - len(places.running), manager.pool.num_free
         for request in places.waiting.snapshot()[: self._max_running]:
             victims = [other for other in places.running if other.rank[0] > request.rank[0]]
             if not victims or request.last_step >= oldest_step or put_off == MAX_PUT_OFF:
                 return
-            match = places.kv_cache_manager.match(request)
-            if places.kv_cache_manager.is_being_computed(request, match):
+            match = manager.match(request)
+            if manager.is_being_computed(request, match):
                 put_off += 1
                 continue
             entering.append(request)
+            for entry in match.found:
+                manager.pool.share(entry.block)
+                found.append(entry.block)
             holders = list(places.holders(entering))
             if not places.would_free([*victims, *holders], match.num_blocks + len(places.running) - len(victims) - blocks):
                 return
             while rows < 1 or not places.would_free(holders, match.num_blocks + len(places.running) - blocks):
-                victim = choose_victim(victims, places.kv_cache_manager)
-                if victim is None:
+                if not victims:
                     return
+                victim = choose_victim(victims, manager) or victims[-1]
                 victims.remove(victim)
                 blocks += places.preempt(victim)
                 rows += 1
