@@ -128,7 +128,7 @@ class Planner:
         while places.waiting and len(places.running) < self._max_running and len(put_off) < MAX_PUT_OFF:
             request = places.waiting.first()
             self._catch_up(batch, long, before=request)
-            now = (request.request_id, places.kv_cache_manager.pool.num_free, len(places.running), len(places.parked))
+            now = (request.request_id, places.kv_cache_manager.pool.num_free, len(places.running), places.num_preemptions)
             if not batch.budget or request.last_step >= self._oldest_step or now == self.refused:
                 break  # a token in flight belongs into the NewRow, and a step is short
             match = places.kv_cache_manager.match(request)

@@ -128,6 +128,7 @@ class Scheduler:
         found = self.places.requests.get(request)
         if found is None:
             return False
+        self._planner.refused = ()  # what it shared may be there for others now; so below
         self.places.release(found)
         return True
 
@@ -145,6 +146,7 @@ class Scheduler:
         if found is None:
             return False
         if found.state is not RequestState.PARKED:
+            self._planner.refused = ()
             self.places.park(found)
         return True
 
@@ -273,5 +275,6 @@ class Scheduler:
         """End a request; returns its last delta."""
         position = len(request.output)
         request.output.extend(tokens)
+        self._planner.refused = ()
         self.places.release(request)
         return request.delta(position, tokens, reason, stop_reason)
