@@ -1,6 +1,6 @@
 """Random histories of a scheduler, with a worker that knows nothing but the plans."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Literal
 from unittest.mock import patch
@@ -21,6 +21,7 @@ from ringpost.sched import precedence
 from ringpost.sched.arrivals import sibling_request
 from ringpost.sched.errors import DoesNotFit, RequestTooLong
 from ringpost.sched.integrity import check_integrity
+from ringpost.sched.kv_cache_manager import KVCacheManager, Match
 from ringpost.sched.request import Request, RequestState
 from ringpost.sched.scheduler import Scheduler
 
@@ -241,7 +242,9 @@ class Histories(RuleBasedStateMachine):
         assert not self.places.kv_cache_manager.pool.entries()
         assert not (preempt_running and any(request.block_table for request in self.places.requests.values()))
         if not self.planned:  # whoever reads what was there before finds nothing; a step in flight still may
-            held = {block for request in self.places.requests.values() for block in request.block_table}
+            tables = [holder.block_table for holder in self.places.requests.values()]
+            tables += [prompt.block_table for prompt in self.places.siblings.held]
+            held = {block for table in tables for block in table}
             for block, place in list(self.worker.slots):
                 if block not in held:
                     del self.worker.slots[block, place]
@@ -251,9 +254,8 @@ class Histories(RuleBasedStateMachine):
         places = self.places
         ran = places.running.snapshot()
         exclusive = {other.request_id: self.frees_something(other) for other in ran}
-        deferred = {other.request_id for other in places.waiting if self.is_deferred(other)}
         alone = len(places.running) + len(places.waiting) == 1
-        plan = self.scheduler.schedule()
+        plan, deferred = self.plan()
         check_integrity(self.scheduler)
         if plan is None:
             idle = len(self.planned) < self.steps_in_flight
@@ -270,6 +272,23 @@ class Histories(RuleBasedStateMachine):
         self.check_sharing()
         if places.running and self.has_something_to_compute(places.running.first(), plan):
             assert places.running.first().request_id in owners, "the first of all always gets on"
+
+    def plan(self) -> tuple[StepPlan | None, set[int]]:
+        """The next plan, and who was passed over in it, last looked at, because others are just computing its prefix.
+
+        Only the moment tells: those looked at before may have just begun to compute it, and those looked at after may take the
+        blocks that were found.
+        """
+        is_being_computed, deferred = KVCacheManager.is_being_computed, set[int]()
+
+        def note(manager: KVCacheManager, request: Request, match: Match) -> bool:
+            computing = is_being_computed(manager, request, match)
+            assert not computing or (match.num_computing and not request.block_table)
+            (deferred.add if computing else deferred.discard)(request.request_id)
+            return computing
+
+        with patch.object(KVCacheManager, "is_being_computed", note):
+            return self.scheduler.schedule(), deferred
 
     def owners(self, plan: StepPlan) -> list[int]:
         """Whom the plan's entries are for, having looked at those that enter a row."""
@@ -295,9 +314,6 @@ class Histories(RuleBasedStateMachine):
     def frees_something(self, request: Request) -> bool:
         return self.places.kv_cache_manager.yields(request)
 
-    def is_deferred(self, request: Request) -> bool:
-        return not request.block_table and self.places.kv_cache_manager.match(request).num_computing > 0
-
     def check_victims(self, ran: list[Request], exclusive: dict[int, bool]) -> None:
         """Nobody has to give way while one with a worse priority goes on, unless that one would free nothing."""
         waiting, running = RequestState.WAITING, RequestState.RUNNING
@@ -312,7 +328,7 @@ class Histories(RuleBasedStateMachine):
         """Nobody overtakes, but for one that waits for a prefix that others are just computing; nobody waits needlessly."""
         places = self.places
         waiting = places.waiting.snapshot()
-        left_behind = [other for other in waiting if other.request_id not in deferred and not self.is_deferred(other)]
+        left_behind = [other for other in waiting if other.request_id not in deferred]
         for new in plan.new:
             admitted = places.requests[new.request]
             assert not left_behind or admitted.rank < left_behind[0].rank
@@ -320,10 +336,18 @@ class Histories(RuleBasedStateMachine):
             first = waiting[0]
             rows = min(self.config.max_num_seqs, self.config.max_num_batched_tokens) - len(places.running)
             needed = places.kv_cache_manager.match(first).num_blocks + len(places.running)
-            free = places.kv_cache_manager.pool.num_free + places.blocks_of(list(places.holders([first])))
+            free = self.blocks_for(first)
             preempted = any(other.num_cached_tokens >= 0 and not other.block_table for other in waiting)
             in_flight = any(first.request_id in owners for _, owners in list(self.planned)[:-1])
             assert rows < 1 or free < needed or preempted or in_flight, "nobody waits needlessly"
+
+    def blocks_for(self, first: Request) -> int:
+        """Blocks that are free or would be if all without a row lost theirs, but for those that it shares with them."""
+        manager, holders = self.places.kv_cache_manager, self.places.holders([first])
+        held = Counter(block for holder in holders for block in holder.block_table)
+        found = {entry.block for entry in manager.match(first).found}
+        lost = sum(count == manager.pool.references(block) for block, count in held.items() if block not in found)
+        return manager.pool.num_free + lost
 
     def check_sharing(self) -> None:
         """A block with several owners is full, and at the same place of requests that are equal up to its end."""
