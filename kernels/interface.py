@@ -1,7 +1,8 @@
 """What a kernel set offers: the functions every set defines with equal signatures, and the values they share.
 
 Flat batches: T is the number of tokens of a step over all its requests, in request order. Caches are
-[num_blocks, num_kv_heads, block_size, head_dim]; slot = block * block_size + offset.
+[num_blocks, num_kv_heads, block_size, head_dim]; slot = block * block_size + offset. In which order the numbers of a
+block and head lie is a set's own affair.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,57 @@ class PackedWeight:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class DecoderLayerWeights:
+    """One layer: attention and gated MLP (SiLU), an RMSNorm before each. Biases are None where there are none."""
+
+    input_norm: Tensor  # [hidden]
+    qkv: PackedWeight  # to queries, keys and values side by side
+    qkv_bias: Tensor | None
+    out: PackedWeight
+    out_bias: Tensor | None
+    mlp_norm: Tensor  # [hidden]
+    gate_up: PackedWeight  # to gates and what they multiply, side by side
+    gate_up_bias: Tensor | None
+    down: PackedWeight
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """A whole decoder of the Llama kind, from embedded tokens to normed hidden states."""
+
+    layers: list[DecoderLayerWeights]
+    norm: Tensor  # [hidden]
+    cos_sin: Tensor  # as for `rotary`
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    eps: float
+    scale: float  # of attention
+    dtype: dtype  # of the KV cache and of the result
+
+
+class FusedDecoder(Protocol):
+    """A decoder as one kernel."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        attention: Any,
+        caches: list[tuple[Tensor, Tensor]],
+        wanted: Tensor | None,
+    ) -> Tensor:
+        """Hidden states [S, hidden] of the `wanted` ones of T embedded tokens x [T, hidden]; None: of all.
+
+        positions, slots and wanted are int64; `attention` is what `plan_attention` gave. Writes keys and values of all T tokens
+        to the caches, which are the same at each call.
+        """
+        ...
+
+
 class KernelSet(Protocol):
     """The functions of a set. Results are new tensors, in the dtype of the first argument, unless said otherwise."""
 
@@ -61,7 +113,9 @@ class KernelSet(Protocol):
         """Store k and v [T, Hk, D] at the slots int64 [T] of the caches, in place."""
         ...
 
-    def plan_attention(self, batch: AttentionBatch, *, num_kv_heads: int, block_size: int, dtype: dtype) -> Any:
+    def plan_attention(
+        self, batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: dtype
+    ) -> Any:
         """What `paged_attention` needs and all layers of a step share, computed once a step."""
         ...
 
@@ -78,6 +132,14 @@ class KernelSet(Protocol):
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """x [T, in] @ weight.T + bias; [T, out]."""
+        ...
+
+    def logits(self, x: Tensor, weight: PackedWeight) -> Tensor:
+        """x [S, in] @ weight.T as float32 [S, out], however narrow x and weight are."""
+        ...
+
+    def fuse_decoder(self, weights: DecoderWeights, *, block_size: int) -> FusedDecoder | None:
+        """The decoder as one kernel over blocks of this size; None where the set has none for it."""
         ...
 
     def gumbel_noise(self, seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:

@@ -82,6 +82,7 @@ def build_inputs(
     plan = kernels.plan_attention(
         AttentionBatch(table, step.starts, step.counts),
         num_kv_heads=cache.num_kv_heads,
+        head_dim=cache.head_dim,
         block_size=size,
         dtype=cache.dtype,
     )

@@ -3,7 +3,7 @@
 import torch
 
 from ..ipc.messages.config import EngineConfig
-from ..kernels.cpu.linear import bf16_is_fast
+from ..kernels.torch_ops.linear import bf16_is_fast
 
 _NAMED = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

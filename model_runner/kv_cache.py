@@ -27,6 +27,7 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_kv_heads = shape.num_kv_heads
+        self.head_dim = shape.head_dim
         self.dtype = dtype
 
     @property

@@ -1,19 +1,23 @@
-"""The CPU set: torch operators and oneDNN with weights packed once.
+"""The CPU set: C kernels, compiled by the system's compiler on first use.
 
-The noise and the cache write are the reference's: torch offers nothing faster.
+Importing it compiles them, and raises BuildError where that cannot be done. Small things that a model put together from single
+kernels needs are torch's operators.
 """
 
-from ..reference.cache import write_kv
 from ..reference.noise import gumbel_noise, gumbel_noise_at
-from .attention import paged_attention, plan_attention
-from .elementwise import add_rms_norm, rms_norm, rotary, silu_and_mul
-from .linear import linear, pack_linear
+from ..torch_ops.elementwise import add_rms_norm, rms_norm, rotary, silu_and_mul
+from .attention import paged_attention, plan_attention, write_kv
+from .decoder import fuse_decoder
+from .library import library
+from .linear import linear, logits, pack_linear
 
 __all__ = [
     "add_rms_norm",
+    "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",
     "linear",
+    "logits",
     "pack_linear",
     "paged_attention",
     "plan_attention",
@@ -22,3 +26,5 @@ __all__ = [
     "silu_and_mul",
     "write_kv",
 ]
+
+library()

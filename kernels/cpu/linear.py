@@ -1,36 +1,51 @@
-"""Matrix products by oneDNN, with weights reordered once into its blocked layout.
-
-A plain product reorders the weight at every call. On a CPU without bfloat16 instructions oneDNN emulates them, many
-times slower than float32, so there bfloat16 weights are packed as float32 and only the activations stay narrow.
-"""
+"""Matrix products with weights in panels; see csrc/gemm.h for their order."""
 
 import torch
 from torch import Tensor
 
 from ..interface import PackedWeight
+from .library import FORMAT_BF16, FORMAT_F32, Weight, library
 
-# oneDNN picks the layout for a number of rows; the one it picks for a decode batch is good from 1 row to thousands.
-_ROWS_HINT = 128
-
-
-def bf16_is_fast() -> bool:
-    """Whether this CPU has instructions for bfloat16 products."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+LANES = 16  # outputs of a panel
+SPARE_ROWS = 32  # a tile of rows may be read whole
 
 
 def pack_linear(weight: Tensor) -> PackedWeight:
-    """Reorder weight [out, in]; float32 stays, bfloat16 is widened where the CPU is slow at it."""
-    if weight.dtype == torch.bfloat16 and not bf16_is_fast():
-        weight = weight.float()
-    out_features, in_features = weight.shape
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS_HINT)
-    return PackedWeight(packed, out_features, in_features, weight.nbytes)
+    """Copy weight [out, in], float32 or bfloat16, into panels."""
+    outputs, inputs = weight.shape
+    narrow = weight.dtype == torch.bfloat16
+    depth = inputs + inputs % 2 if narrow else inputs
+    data = torch.empty(-(-outputs // LANES) * LANES * depth, dtype=weight.dtype)
+    dense = weight.contiguous()
+    library().ringpost_pack(dense.data_ptr(), FORMAT_BF16 if narrow else FORMAT_F32, outputs, inputs, data.data_ptr())
+    return PackedWeight(data, outputs, inputs, data.nbytes)
+
+
+def weight_struct(weight: PackedWeight, bias: Tensor | None = None) -> Weight:
+    """What the library wants to know of a weight. It holds addresses: weight and bias, float32, must be kept alive."""
+    form = FORMAT_BF16 if weight.data.dtype == torch.bfloat16 else FORMAT_F32
+    return Weight(
+        form, weight.out_features, weight.in_features, weight.data.data_ptr(), None if bias is None else bias.data_ptr()
+    )
+
+
+def logits(x: Tensor, weight: PackedWeight) -> Tensor:
+    """x [S, in] @ weight.T; float32 [S, out]."""
+    return _products(x, weight, None)
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    """x @ weight.T + bias, in the dtype the weight was packed in; the result has that of x."""
-    wide = x.to(weight.data.dtype)
-    if bias is not None:
-        bias = bias.to(wide.dtype)
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(wide, weight.data, bias, "none", [], "")
-    return y.to(x.dtype)
+    """x [T, in] @ weight.T + bias, in the dtype of x."""
+    return _products(x, weight, None if bias is None else bias.float()).to(x.dtype)
+
+
+def _products(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+    count = x.shape[0]
+    padded = torch.empty((count + SPARE_ROWS, weight.in_features), dtype=weight.data.dtype)
+    padded[:count] = x
+    y = torch.empty((count, weight.out_features), dtype=torch.float32)
+    narrow = weight.data.dtype == torch.bfloat16
+    library().ringpost_linear(
+        weight_struct(weight, bias), padded.data_ptr(), weight.in_features, count, narrow, y.data_ptr()
+    )
+    return y

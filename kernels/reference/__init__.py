@@ -3,16 +3,19 @@
 from .activation import silu_and_mul
 from .attention import paged_attention, plan_attention
 from .cache import write_kv
-from .linear import linear, pack_linear
+from .decoder import fuse_decoder
+from .linear import linear, logits, pack_linear
 from .noise import gumbel_noise, gumbel_noise_at
 from .norm import add_rms_norm, rms_norm
 from .rotary import rotary
 
 __all__ = [
     "add_rms_norm",
+    "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",
     "linear",
+    "logits",
     "pack_linear",
     "paged_attention",
     "plan_attention",

@@ -15,3 +15,8 @@ def pack_linear(weight: Tensor) -> PackedWeight:
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
     """x @ weight.T + bias."""
     return F.linear(x, weight.data, bias)
+
+
+def logits(x: Tensor, weight: PackedWeight) -> Tensor:
+    """x [S, in] @ weight.T in float32."""
+    return F.linear(x.float(), weight.data.float())

@@ -1,9 +1,11 @@
 """The Triton set. So far RMSNorm is its own; all else is the reference's until it has a kernel here."""
 
 from ..reference import (
+    fuse_decoder,
     gumbel_noise,
     gumbel_noise_at,
     linear,
+    logits,
     pack_linear,
     paged_attention,
     plan_attention,
@@ -15,9 +17,11 @@ from .norm import add_rms_norm, rms_norm
 
 __all__ = [
     "add_rms_norm",
+    "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",
     "linear",
+    "logits",
     "pack_linear",
     "paged_attention",
     "plan_attention",

@@ -46,5 +46,5 @@ class LMHead(Layer):
         self.weight_bytes = self.packed.nbytes
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [T, size] to logits [T, vocab_size]."""
-        return self.kernels.linear(x, self.packed, None)
+        """x [T, size] to logits float32 [T, vocab_size]."""
+        return self.kernels.logits(x, self.packed)

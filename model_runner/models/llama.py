@@ -1,8 +1,12 @@
 """Llama: grouped-query attention with rotary embedding, gated MLP, RMSNorm before each."""
 
+from collections.abc import Iterable
+from typing import cast
+
 from torch import Tensor, nn
 
 from ...ipc.messages.config import EngineConfig
+from ...kernels.interface import DecoderLayerWeights, DecoderWeights, FusedDecoder
 from ...kernels.select import select_kernels
 from ..inputs import StepInputs
 from ..kv_cache import KVCache
@@ -104,6 +108,22 @@ class LlamaDecoderLayer(nn.Module):
         x, residual = self.mlp_norm(self.attention(x, inputs, layer_cache, cos_sin), residual)
         return self.mlp(x), residual
 
+    def weights(self) -> DecoderLayerWeights:
+        """What a fused decoder computes the layer from."""
+        attention, mlp = self.attention, self.mlp
+        return DecoderLayerWeights(
+            input_norm=self.input_norm.weight,
+            qkv=attention.qkv.packed,
+            qkv_bias=attention.qkv.bias,
+            out=attention.out.packed,
+            out_bias=attention.out.bias,
+            mlp_norm=self.mlp_norm.weight,
+            gate_up=mlp.gate_up.packed,
+            gate_up_bias=mlp.gate_up.bias,
+            down=mlp.down.packed,
+            down_bias=mlp.down.bias,
+        )
+
 
 class LlamaForCausalLM(nn.Module):
     """The whole model, from token ids to hidden states and from these to logits."""
@@ -127,10 +147,17 @@ class LlamaForCausalLM(nn.Module):
         )
         max_position = config.checkpoint.max_model_len or shape.max_position
         self.cos_sin = rotary_table(shape.rope, head_dim=shape.head_dim, max_position=max_position)
+        self.kernels = select_kernels()
+        self._fused_for: KVCache | None = None  # the cache that the fused decoder was made for
+        self._fused: FusedDecoder | None = None
 
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Hidden states [S, hidden] of the wanted tokens, behind the last norm."""
         x, residual = self.embedding(inputs.tokens), None
+        if cache is not self._fused_for:
+            self._fused_for, self._fused = cache, self._fuse(cache)
+        if self._fused is not None:
+            return self._fused(x, inputs.positions, inputs.slots, inputs.attention, cache.layers, inputs.logit_rows)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             x, residual = layer(x, residual, inputs, layer_cache, self.cos_sin)
         if inputs.logit_rows is not None:
@@ -139,7 +166,21 @@ class LlamaForCausalLM(nn.Module):
         hidden: Tensor = self.norm(x, residual)[0]
         return hidden
 
+    def _fuse(self, cache: KVCache) -> FusedDecoder | None:
+        weights = DecoderWeights(
+            layers=[layer.weights() for layer in cast("Iterable[LlamaDecoderLayer]", self.layers)],
+            norm=self.norm.weight,
+            cos_sin=self.cos_sin,
+            num_heads=self.shape.num_heads,
+            num_kv_heads=self.shape.num_kv_heads,
+            head_dim=self.shape.head_dim,
+            eps=self.shape.rms_norm_eps,
+            scale=self.shape.head_dim**-0.5,
+            dtype=cache.dtype,
+        )
+        return self.kernels.fuse_decoder(weights, block_size=cache.block_size)
+
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Logits [S, vocab_size] of hidden states [S, hidden]."""
+        """Logits float32 [S, vocab_size] of hidden states [S, hidden]."""
         logits: Tensor = self.lm_head(hidden)
         return logits

@@ -1,6 +1,7 @@
 """Every kernel set against the reference, on random shapes: tight in float32, loose in bfloat16."""
 
 import os
+from dataclasses import dataclass
 
 # Triton decides whether it interprets when it is first imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -29,7 +30,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 def close(actual: Tensor, expected: Tensor) -> None:
     loose = expected.dtype == torch.bfloat16
     assert actual.dtype == expected.dtype
-    torch.testing.assert_close(actual, expected, rtol=3e-2 if loose else 1e-5, atol=3e-2 if loose else 2e-6)
+    torch.testing.assert_close(actual, expected, rtol=3e-2 if loose else 1e-5, atol=3e-2 if loose else 5e-6)
 
 
 def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -42,7 +43,7 @@ seeds = st.integers(0, 2**31).map(lambda seed: torch.Generator().manual_seed(see
 def test_the_reference_is_what_is_called_so() -> None:
     modules: list[KernelSet] = [reference]
     assert modules == [select_kernels("reference")]
-    with pytest.raises(ValueError, match="kernel set must be one of reference, cpu, triton, got 'cuda'"):
+    with pytest.raises(ValueError, match="kernel set must be one of reference, torch_ops, cpu, triton, got 'cuda'"):
         select_kernels("cuda")
 
 
@@ -88,19 +89,31 @@ def test_linear(
     weight = normal(generator, outer, inner, dtype=dtype) / inner**0.5
     shift = normal(generator, outer, dtype=dtype) if bias else None
     packed = kernels.pack_linear(weight.clone())
+    wide = reference.logits(x, reference.pack_linear(weight))
+    torch.testing.assert_close(kernels.logits(x, packed), wide, rtol=1e-2, atol=1e-2 if dtype == torch.bfloat16 else 1e-5)
     expected = reference.linear(x, reference.pack_linear(weight), shift)
     close(kernels.linear(x, packed, shift), expected)
     assert (packed.out_features, packed.in_features) == (outer, inner)
 
 
-@st.composite
-def attention_cases(draw: st.DrawFn) -> tuple[AttentionBatch, int, int, int, int, torch.Generator]:
+@dataclass(frozen=True)
+class AttentionCase:
     """A mixed batch whose rows own distinct blocks in random order, with the sizes of heads."""
-    block_size = draw(st.sampled_from((1, 4, 16)))
-    counts = draw(st.lists(st.one_of(st.just(1), st.integers(1, 40)), min_size=1, max_size=9))
-    starts = [draw(st.one_of(st.just(0), st.integers(0, 90))) for _ in counts]
+
+    batch: AttentionBatch
+    num_blocks: int
+    block_size: int
+    kv_heads: int
+    groups: int
+    head_dim: int
+    generator: torch.Generator
+
+
+def attention_case(
+    counts: list[int], starts: list[int], *, block_size: int, kv_heads: int, groups: int, head_dim: int, seed: int
+) -> AttentionCase:
     needed = [-(-(start + count) // block_size) for start, count in zip(starts, counts, strict=True)]
-    free = np.random.default_rng(draw(st.integers(0, 2**31))).permutation(sum(needed) + 3).astype(np.int32)
+    free = np.random.default_rng(seed).permutation(sum(needed) + 3).astype(np.int32)
     # Beyond a row's own blocks the table holds what may come: here an id that would be out of range.
     table = np.full((len(counts), max(needed)), 10**6, dtype=np.int32)
     first = 0
@@ -108,51 +121,84 @@ def attention_cases(draw: st.DrawFn) -> tuple[AttentionBatch, int, int, int, int
         table[row, :number] = free[first : first + number]
         first += number
     batch = AttentionBatch(table, np.array(starts), np.array(counts))
-    return batch, len(free), block_size, draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(seeds)
+    return AttentionCase(batch, len(free), block_size, kv_heads, groups, head_dim, torch.Generator().manual_seed(seed))
+
+
+@st.composite
+def attention_cases(draw: st.DrawFn) -> AttentionCase:
+    counts = draw(st.lists(st.one_of(st.just(1), st.integers(1, 40)), min_size=1, max_size=9))
+    return attention_case(
+        counts,
+        [draw(st.one_of(st.just(0), st.integers(0, 90), st.integers(240, 270))) for _ in counts],
+        block_size=draw(st.sampled_from((1, 4, 16, 32))),
+        kv_heads=draw(st.integers(1, 3)),
+        groups=draw(st.integers(1, 5)),
+        head_dim=draw(st.sampled_from((8, 16, 64, 96))),
+        seed=draw(st.integers(0, 2**31)),
+    )
+
+
+def attended(kernels: KernelSet, case: AttentionCase, dtype: torch.dtype) -> Tensor:
+    """Attention over a cache that the set has written itself; its order inside a block is its own affair."""
+    case.generator.manual_seed(case.generator.initial_seed())
+    batch, size = case.batch, case.block_size
+    q = normal(case.generator, int(batch.counts.sum()), case.kv_heads * case.groups, case.head_dim, dtype=dtype)
+    # Blocks of nobody must not matter, whatever they hold.
+    caches = [
+        torch.full((case.num_blocks, case.kv_heads, size, case.head_dim), float("nan"), dtype=dtype) for _ in range(2)
+    ]
+    ends = batch.starts + batch.counts
+    used = [int(block) for row, end in enumerate(ends) for block in batch.block_table[row, : -(-int(end) // size)]]
+    for cache in caches:
+        cache[used] = 0.0
+    slots = [
+        int(batch.block_table[row, at // size]) * size + at % size for row, end in enumerate(ends) for at in range(int(end))
+    ]
+    keys, values = (
+        normal(case.generator, len(slots), case.kv_heads, case.head_dim, dtype=dtype) for _ in range(2)
+    )
+    kernels.write_kv(keys, values, caches[0], caches[1], torch.tensor(slots))
+    plan = kernels.plan_attention(
+        batch, num_kv_heads=case.kv_heads, head_dim=case.head_dim, block_size=size, dtype=dtype
+    )
+    return kernels.paged_attention(q, caches[0], caches[1], plan, 0.3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(case=attention_cases())
 @settings(few, max_examples=30)
-def test_attention(
-    kernels: KernelSet, dtype: torch.dtype, case: tuple[AttentionBatch, int, int, int, int, torch.Generator]
-) -> None:
-    batch, num_blocks, block_size, kv_heads, groups, generator = case
-    head_dim, tokens = 16, int(batch.counts.sum())
-    q = normal(generator, tokens, kv_heads * groups, head_dim, dtype=dtype)
-    caches = [normal(generator, num_blocks, kv_heads, block_size, head_dim, dtype=dtype) for _ in range(2)]
-    # Blocks of nobody must not matter, whatever they hold.
-    used = {int(block) for row in batch.block_table for block in row}
-    for cache in caches:
-        cache[[block for block in range(num_blocks) if block not in used]] = float("nan")
-    plan = kernels.plan_attention(batch, num_kv_heads=kv_heads, block_size=block_size, dtype=dtype)
-    expected_plan = reference.plan_attention(batch, num_kv_heads=kv_heads, block_size=block_size, dtype=dtype)
-    actual = kernels.paged_attention(q, caches[0], caches[1], plan, 0.3)
-    close(actual, reference.paged_attention(q, caches[0], caches[1], expected_plan, 0.3))
+def test_attention(kernels: KernelSet, dtype: torch.dtype, case: AttentionCase) -> None:
+    close(attended(kernels, case, dtype), attended(reference, case, dtype))
 
 
-def test_many_decode_rows_of_unlike_lengths(kernels: KernelSet) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [8, 64])
+def test_many_decode_rows_of_unlike_lengths(kernels: KernelSet, dtype: torch.dtype, head_dim: int) -> None:
     """Enough rows and blocks for a set that works in batches to need several."""
-    generator = torch.Generator().manual_seed(1)
-    lengths = torch.randint(1, 700, (40,), generator=generator).numpy()
-    table = np.random.default_rng(1).permutation(40 * 44).reshape(40, 44).astype(np.int32)
-    batch = AttentionBatch(table, lengths - 1, np.ones(40, dtype=np.int64))
-    q = torch.randn((40, 6, 8), generator=generator)
-    keys, values = torch.randn((2, 40 * 44, 2, 16, 8), generator=generator)
-    plan = kernels.plan_attention(batch, num_kv_heads=2, block_size=16, dtype=torch.float32)
-    expected = reference.paged_attention(q, keys, values, batch, 0.35)
-    close(kernels.paged_attention(q, keys, values, plan, 0.35), expected)
+    lengths = np.random.default_rng(1).integers(1, 700, 40).tolist()
+    case = attention_case(
+        [1] * 40, [length - 1 for length in lengths], block_size=16, kv_heads=2, groups=3, head_dim=head_dim, seed=1
+    )
+    close(attended(kernels, case, dtype), attended(reference, case, dtype))
 
 
-@given(generator=seeds, tokens=st.integers(1, 20), kv_heads=st.integers(1, 3), block_size=st.sampled_from((1, 4, 16)))
-@few
-def test_write_kv(kernels: KernelSet, generator: torch.Generator, tokens: int, kv_heads: int, block_size: int) -> None:
-    slots = torch.randperm(30 * block_size, generator=generator)[:tokens]
-    k, v = torch.randn((2, tokens, kv_heads, 8), generator=generator)
-    caches = [torch.zeros((30, kv_heads, block_size, 8)) for _ in range(4)]
-    kernels.write_kv(k, v, caches[0], caches[1], slots)
-    reference.write_kv(k, v, caches[2], caches[3], slots)
-    assert torch.equal(caches[0], caches[2])
-    assert torch.equal(caches[1], caches[3])
-    first = int(slots[0])
-    assert torch.equal(caches[0][first // block_size, :, first % block_size], k[0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_long_contexts(kernels: KernelSet, dtype: torch.dtype) -> None:
+    """Long enough for a set that divides a context to do so, beside a short one and a chunk of a prompt."""
+    case = attention_case(
+        [1, 1, 70, 1], [3000, 5, 2500, 1024], block_size=16, kv_heads=2, groups=3, head_dim=64, seed=2
+    )
+    close(attended(kernels, case, dtype), attended(reference, case, dtype))
+
+
+def test_a_number_that_is_none_in_the_own_cache_is_seen(kernels: KernelSet) -> None:
+    """Whoever looks at the result has to learn of it."""
+    case = attention_case([1, 3], [20, 40], block_size=16, kv_heads=1, groups=2, head_dim=16, seed=3)
+    caches = torch.zeros((2, case.num_blocks, 1, 16, 16))
+    first = int(case.batch.block_table[0, 0]) * 16
+    keys = torch.ones((1, 1, 16))
+    kernels.write_kv(keys * float("nan"), keys, caches[0], caches[1], torch.tensor([first]))
+    plan = kernels.plan_attention(case.batch, num_kv_heads=1, head_dim=16, block_size=16, dtype=torch.float32)
+    result = kernels.paged_attention(torch.ones((4, 2, 16)), caches[0], caches[1], plan, 0.3)
+    assert result[0].isnan().all()
+    assert result[1:].isfinite().all()

@@ -1,0 +1,147 @@
+/* Divides a product among the threads: each takes some panels, and all rows of a chunk that stays in its cache. */
+#include "gemm.h"
+
+#include "amx.h"
+#include "gemm_tiles.h"
+#include "pool.h"
+
+#define CHUNK_BYTES (512 * 1024) /* of x, to be read again from the second-level cache */
+
+struct product {
+    const struct weight *w;
+    const struct rows *x;
+    void *y;
+    int64_t stride, chunk;
+    int into, group; /* panels of an item */
+    int64_t num_panels, num_groups;
+    tiles *compute;
+};
+
+static tiles *choose_tiles(const struct weight *w)
+{
+    if (w->format == FORMAT_F32)
+        return tiles_f32;
+#ifdef __AMX_BF16__
+    if (w->inputs % 32 == 0 && amx_available())
+        return tiles_amx;
+#endif
+#ifdef __AVX512BF16__
+    return tiles_bf16;
+#else
+    return tiles_wide;
+#endif
+}
+
+static const void *panel(const struct weight *w, int64_t index)
+{
+    if (w->format == FORMAT_F32)
+        return (const float *)w->panels + index * w->inputs * LANES;
+    return (const bf16 *)w->panels + index * ((w->inputs + 1) / 2 * 2) * LANES;
+}
+
+INLINE vfloat silu(vfloat x)
+{
+    return x / (1.0f + exp_f32(-x));
+}
+
+/* `valid` outputs of one row of one panel. */
+INLINE void put(int into, void *y, int64_t at, vfloat v, int valid)
+{
+    if (into == INTO_BF16 || into == SILU_BF16) {
+        bf16 part[LANES];
+        store_bf16(valid == LANES ? (bf16 *)y + at : part, v);
+        if (valid < LANES)
+            memcpy((bf16 *)y + at, part, sizeof(bf16) * (size_t)valid);
+        return;
+    }
+    float part[LANES] = {0};
+    if (valid == LANES) {
+        store_f32((float *)y + at, into == ADD_F32 ? load_f32((float *)y + at) + v : v);
+        return;
+    }
+    if (into == ADD_F32)
+        memcpy(part, (float *)y + at, sizeof(float) * (size_t)valid);
+    store_f32(part, load_f32(part) + v);
+    memcpy((float *)y + at, part, sizeof(float) * (size_t)valid);
+}
+
+INLINE vfloat bias_of(const struct weight *w, int64_t output, int valid)
+{
+    float bias[LANES] = {0};
+    if (w->bias)
+        memcpy(bias, w->bias + output, sizeof(float) * (size_t)valid);
+    return load_f32(bias);
+}
+
+/* Takes the products of a tile's rows to where they belong. A call for each kind, so that the compiler knows which it is. */
+INLINE void finish_as(int into, const struct product *job, int64_t first_panel, int num_panels, int64_t first_row, int rows,
+                      const float *out)
+{
+    const int gated = into == SILU_F32 || into == SILU_BF16;
+    const int64_t outputs = job->w->outputs, half = outputs / 2;
+    for (int p = 0; p < (gated ? num_panels / 2 : num_panels); p++) {
+        const int64_t output = (first_panel + p) * LANES, there_are = (gated ? half : outputs) - output;
+        const int valid = there_are < LANES ? (int)there_are : LANES;
+        const vfloat bias = bias_of(job->w, output, valid), up_bias = gated ? bias_of(job->w, half + output, valid) : bias;
+        const float *from = out + p * TILE_ROWS * LANES, *up = from + num_panels / 2 * TILE_ROWS * LANES;
+        for (int r = 0; r < rows; r++) {
+            vfloat v = load_f32(from + r * LANES) + bias;
+            if (gated)
+                v = silu(v) * (load_f32(up + r * LANES) + up_bias);
+            put(into, job->y, (first_row + r) * job->stride + output, v, valid);
+        }
+    }
+}
+
+static void finish(const struct product *job, int64_t first_panel, int num_panels, int64_t first_row, int rows, const float *out)
+{
+    switch (job->into) {
+    case INTO_F32: finish_as(INTO_F32, job, first_panel, num_panels, first_row, rows, out); break;
+    case INTO_BF16: finish_as(INTO_BF16, job, first_panel, num_panels, first_row, rows, out); break;
+    case ADD_F32: finish_as(ADD_F32, job, first_panel, num_panels, first_row, rows, out); break;
+    case SILU_F32: finish_as(SILU_F32, job, first_panel, num_panels, first_row, rows, out); break;
+    default: finish_as(SILU_BF16, job, first_panel, num_panels, first_row, rows, out);
+    }
+}
+
+static void compute_items(void *context, int begin, int end, int worker)
+{
+    const struct product *job = context;
+    const int gated = job->into == SILU_F32 || job->into == SILU_BF16;
+    const int64_t size = job->x->is_bf16 ? sizeof(bf16) : sizeof(float);
+    float out[MAX_PANELS * TILE_ROWS * LANES] __attribute__((aligned(64)));
+    (void)worker;
+    for (int item = begin; item < end; item++) {
+        const int64_t first = item % job->num_groups * job->group;
+        int64_t row = item / job->num_groups * job->chunk;
+        const int64_t last = row + job->chunk < job->x->count ? row + job->chunk : job->x->count;
+        int some = job->num_panels - first < job->group ? (int)(job->num_panels - first) : job->group;
+        const void *panels[MAX_PANELS];
+        for (int p = 0; p < some; p++) {
+            panels[p] = panel(job->w, first + p);
+            if (gated)
+                panels[some + p] = panel(job->w, job->num_panels + first + p);
+        }
+        some *= gated ? 2 : 1;
+        for (; row < last; row += TILE_ROWS) {
+            const int rows = last - row < TILE_ROWS ? (int)(last - row) : TILE_ROWS;
+            job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, out);
+            finish(job, first, some, row, rows, out);
+        }
+    }
+}
+
+void gemm(const struct weight *w, const struct rows *x, int into, void *y, int64_t stride)
+{
+    const int gated = into == SILU_F32 || into == SILU_BF16;
+    struct product job = {.w = w, .x = x, .y = y, .stride = stride, .into = into, .compute = choose_tiles(w)};
+    if (x->count == 0)
+        return;
+    const int64_t row_bytes = x->stride * (x->is_bf16 ? 2 : 4);
+    job.group = gated ? MAX_PANELS / 2 : MAX_PANELS;
+    job.num_panels = ((gated ? w->outputs / 2 : w->outputs) + LANES - 1) / LANES;
+    job.num_groups = (job.num_panels + job.group - 1) / job.group;
+    const int64_t chunks = (x->count * row_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    job.chunk = ((x->count + chunks - 1) / chunks + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    pool_run(compute_items, &job, (int)(chunks * job.num_groups), 1);
+}

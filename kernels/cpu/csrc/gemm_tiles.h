@@ -1,0 +1,18 @@
+/* Products of a few rows with a few panels. Each set of instructions has one such function. */
+#ifndef RINGPOST_GEMM_TILES_H
+#define RINGPOST_GEMM_TILES_H
+
+#include "gemm.h"
+
+#define MAX_PANELS 4
+
+/* out[panel][row][LANES] = products of `rows` rows, at most TILE_ROWS, with these panels. The order of the sum is the same
+ * whatever the number of rows and panels, so that a row's result does not depend on what it is computed with. */
+typedef void tiles(const struct weight *w, const void *const panels[], int num_panels, const void *x, int64_t stride, int rows,
+                   float *out);
+
+#define TILE_ROWS 32
+
+tiles tiles_f32, tiles_bf16, tiles_wide, tiles_amx;
+
+#endif

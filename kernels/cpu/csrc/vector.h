@@ -1,0 +1,140 @@
+/* Sixteen floats at a time, in the compiler's own vector types: one register with AVX-512, two with AVX2, four with NEON. */
+#ifndef RINGPOST_VECTOR_H
+#define RINGPOST_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vfloat __attribute__((vector_size(4 * LANES)));
+typedef int32_t vint __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vuint __attribute__((vector_size(4 * LANES)));
+typedef uint16_t vhalf __attribute__((vector_size(2 * LANES)));
+typedef uint16_t bf16;
+
+INLINE vfloat splat(float x)
+{
+    return x - (vfloat){0};
+}
+
+INLINE vfloat load_f32(const float *p)
+{
+    vfloat v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void store_f32(float *p, vfloat v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+INLINE vfloat load_bf16(const bf16 *p)
+{
+    vhalf v;
+    memcpy(&v, p, sizeof v);
+    return (vfloat)(__builtin_convertvector(v, vuint) << 16);
+}
+
+/* Rounds to nearest even; a NaN stays one. */
+INLINE void store_bf16(bf16 *p, vfloat v)
+{
+    vuint bits = (vuint)v;
+    vuint rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    vuint nan = (vuint)(v != v);
+    vhalf half = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0), vhalf);
+    memcpy(p, &half, sizeof half);
+}
+
+/* Thirty-two bfloat16 that alternate: those at even places, and those at odd ones. */
+INLINE vfloat even_bf16(vuint pairs)
+{
+    return (vfloat)(pairs << 16);
+}
+
+INLINE vfloat odd_bf16(vuint pairs)
+{
+    return (vfloat)(pairs & 0xffff0000u);
+}
+
+INLINE vuint load_pairs(const bf16 *p)
+{
+    vuint v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE float bf16_to_float(bf16 x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+INLINE bf16 float_to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x)
+        return 0x7fc0;
+    return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+INLINE vfloat select_f32(vint mask, vfloat yes, vfloat no)
+{
+    return (vfloat)((mask & (vint)yes) | (~mask & (vint)no));
+}
+
+/* The larger of each pair. Where x is a NaN the result is one. */
+INLINE vfloat max_f32(vfloat x, vfloat y)
+{
+    return select_f32(x < y, y, x);
+}
+
+/* In a fixed order, whatever the registers: the same sum on every CPU. */
+INLINE float sum_lanes(vfloat v)
+{
+    float s[LANES];
+    memcpy(s, &v, sizeof s);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++)
+            s[i] += s[i + width];
+    return s[0];
+}
+
+INLINE float max_lanes(vfloat v)
+{
+    float s[LANES], best;
+    memcpy(s, &v, sizeof s);
+    best = s[0];
+    for (int i = 1; i < LANES; i++)
+        best = s[i] > best || s[i] != s[i] ? s[i] : best;
+    return best;
+}
+
+/* e**x to 2 units in the last place for x <= 88; 0 below -87; NaN of NaN. x = n ln 2 + r, with a polynomial for e**r. */
+INLINE vfloat exp_f32(vfloat x)
+{
+    const float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    vint tiny = x < splat(-87.0f);
+    vfloat clamped = select_f32(tiny, splat(-87.0f), x);
+    clamped = select_f32(clamped > splat(88.0f), splat(88.0f), clamped);
+    vfloat shifted = clamped * 1.44269504f + 12582912.0f; /* 1.5 * 2**23: rounds to the nearest integer */
+    vfloat n = shifted - 12582912.0f;
+    vfloat r = clamped - n * ln2_high - n * ln2_low;
+    vfloat p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    vint exponent = ((vint)shifted - 0x4b400000 + 127) << 23;
+    vfloat result = p * (vfloat)exponent;
+    return select_f32(tiny, splat(0.0f), result);
+}
+
+#endif

@@ -1,0 +1,114 @@
+"""The compiled kernels as a ctypes library, with the C structures that cross."""
+
+import ctypes
+from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
+from functools import cache
+
+import torch
+
+from ..build import build
+
+# How long a thread that waits for its next share of work spins before it sleeps, in microseconds. A wake-up costs about as much.
+SPIN_MICROSECONDS = 50
+
+FORMAT_F32, FORMAT_BF16 = 0, 1
+
+
+class Weight(ctypes.Structure):
+    """`struct weight` of gemm.h."""
+
+    _fields_ = (
+        ("format", c_int64),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+class Heads(ctypes.Structure):
+    """`struct heads` of attention.h."""
+
+    _fields_ = (
+        ("num_heads", c_int64),
+        ("num_kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("block_size", c_int64),
+        ("is_bf16", c_int64),
+    )
+
+
+class Batch(ctypes.Structure):
+    """`struct batch` of attention.h."""
+
+    _fields_ = (
+        ("num_requests", c_int64),
+        ("starts", c_void_p),
+        ("counts", c_void_p),
+        ("block_table", c_void_p),
+        ("table_width", c_int64),
+    )
+
+
+class Layer(ctypes.Structure):
+    """`struct layer` of decoder.h."""
+
+    _fields_ = (
+        ("input_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("qkv", Weight),
+        ("out", Weight),
+        ("gate_up", Weight),
+        ("down", Weight),
+    )
+
+
+class Decoder(ctypes.Structure):
+    """`struct decoder` of decoder.h."""
+
+    _fields_ = (
+        ("num_layers", c_int64),
+        ("hidden", c_int64),
+        ("heads", Heads),
+        ("eps", c_float),
+        ("scale", c_float),
+        ("norm", c_void_p),
+        ("cos_sin", c_void_p),
+        ("layers", POINTER(Layer)),
+    )
+
+
+class Step(ctypes.Structure):
+    """`struct step` of decoder.h."""
+
+    _fields_ = (
+        ("count", c_int64),
+        ("x", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("batch", Batch),
+        ("wanted", c_void_p),
+        ("num_wanted", c_int64),
+        ("key_caches", POINTER(c_void_p)),
+        ("value_caches", POINTER(c_void_p)),
+        ("hidden", c_void_p),
+    )
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library, compiled if need be, with as many threads as torch has now. Raises BuildError where it cannot be had."""
+    loaded = ctypes.CDLL(str(build()))
+    pointers = {
+        "ringpost_linear": [POINTER(Weight), c_void_p, c_int64, c_int64, c_int, c_void_p],
+        "ringpost_pack": [c_void_p, c_int64, c_int64, c_int64, c_void_p],
+        "ringpost_write_kv": [POINTER(Heads), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
+        "ringpost_attend": [POINTER(Heads), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_float, c_void_p],
+        "ringpost_decode": [POINTER(Decoder), POINTER(Step)],
+        "ringpost_start_threads": [c_int, c_int],
+    }
+    for name, arguments in pointers.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, c_int
+    loaded.ringpost_start_threads(torch.get_num_threads(), SPIN_MICROSECONDS)
+    return loaded
