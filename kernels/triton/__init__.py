@@ -1,6 +1,7 @@
 """The Triton set. So far RMSNorm is its own; all else is the reference's until it has a kernel here."""
 
 from ..reference import (
+    choose,
     fuse_decoder,
     gumbel_noise,
     gumbel_noise_at,
@@ -17,6 +18,7 @@ from .norm import add_rms_norm, rms_norm
 
 __all__ = [
     "add_rms_norm",
+    "choose",
     "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",

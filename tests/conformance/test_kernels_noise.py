@@ -87,3 +87,54 @@ def test_noise_has_the_moments_of_a_gumbel_variable(kernels: KernelSet) -> None:
     noise = kernels.gumbel_noise(torch.arange(50), torch.arange(50) * 3, 2000).double()
     assert float(noise.mean()) == pytest.approx(0.57722, abs=0.02)
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.05)
+
+
+@given(
+    generator=st.integers(0, 2**31).map(lambda seed: torch.Generator().manual_seed(seed)),
+    vocab_size=st.integers(1, 300) | st.sampled_from([8192, 8193, 20000]),
+    spread=st.sampled_from([0.1, 3.0, 30.0]),
+    temperatures=st.lists(st.sampled_from([0.0, 0.01, 0.7, 1.0, 5.0]), min_size=1, max_size=5),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_choices(
+    kernels: KernelSet, generator: torch.Generator, vocab_size: int, spread: float, temperatures: list[float]
+) -> None:
+    """The same tokens as the definition, but where two are as good but for rounding."""
+    rows = len(temperatures)
+    logits = torch.randn((rows, vocab_size), generator=generator) * spread
+    logits[:, ::3] = -math.inf
+    logits[:, -1] = 0.5
+    seeds = torch.randint(-(2**62), 2**62, (rows,), generator=generator)
+    positions = torch.randint(0, 10000, (rows,), generator=generator)
+    kept = logits.clone()
+    temperature = torch.tensor(temperatures)
+    chosen = kernels.choose(logits, temperature, seeds, positions)
+    reference = select_kernels("reference")
+    expected = reference.choose(logits, temperature, seeds, positions)
+    drawn = (temperature > 0).unsqueeze(-1)
+    values = logits / torch.where(temperature > 0, temperature, 1.0).unsqueeze(-1)
+    values = torch.where(drawn, values + reference.gumbel_noise(seeds, positions, vocab_size), values)
+    lost = values.gather(1, expected[:, None]) - values.gather(1, chosen[:, None])
+    assert (lost.abs() <= 1e-5).all()
+    assert chosen.dtype == torch.int64
+    assert torch.equal(logits, kept)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("size", [5, 100, 9000])
+def test_choices_at_the_edges(kernels: KernelSet, temperature: float, size: int) -> None:
+    """Of equals the first; a NaN before all; a row without a possible token gives some token."""
+    some = torch.zeros(1, dtype=torch.int64)
+    at = torch.tensor([temperature])
+    logits = torch.full((1, size), -3.0)
+    logits[0, size - 2 :] = 40.0 if temperature else 2.0
+    if not temperature:
+        assert kernels.choose(logits, at, some, some).tolist() == [size - 2]
+    logits[0, size // 2] = math.nan
+    assert kernels.choose(logits, at, some, some).tolist() == [size // 2]
+    logits[0] = -math.inf
+    assert 0 <= int(kernels.choose(logits, at, some, some)) < size
+    logits[0, size - 1] = -5.0
+    assert kernels.choose(logits, at, some, some).tolist() == [size - 1]
+    logits[0, 1] = math.inf
+    assert kernels.choose(logits, at, some, some).tolist() == [1]
