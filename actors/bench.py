@@ -1,26 +1,23 @@
 """`ringpost bench`: measures parts of Ringpost on this machine, and what one would use instead."""
 
 import argparse
-import asyncio
 import math
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
 
-from ..ipc.messages.config import RuntimeConfig
+from .benchmarks.command import add_json, add_model, check_least, progress, run_until_sigterm, unwound_by_sigterm
+from .benchmarks.engine_report import LatencyReport, LatencySettings, ThroughputReport, ThroughputSettings
+from .benchmarks.engine_tables import print_latency_report, print_throughput_report
 from .benchmarks.frontend import Report as FrontendReport
 from .benchmarks.frontend import Settings as FrontendSettings
 from .benchmarks.frontend import cases as frontend_cases
 from .benchmarks.frontend import run_frontend_benchmark
 from .benchmarks.frontend_table import print_frontend_report
+from .benchmarks.latency import run_latency_benchmark
 from .benchmarks.mailbox import Report as MailboxReport
 from .benchmarks.mailbox import Settings as MailboxSettings
 from .benchmarks.mailbox import plan, run_mailbox_benchmark
@@ -41,12 +38,9 @@ from .benchmarks.sessions import run_sessions_benchmark
 from .benchmarks.sessions_report import Report as SessionsReport
 from .benchmarks.sessions_report import Settings as SessionsSettings
 from .benchmarks.sessions_tables import print_sessions_report
+from .benchmarks.throughput import points_of, run_throughput_benchmark
 from .benchmarks.transport import TRANSPORTS, missing
-from .loops import loop_factory
-
-R = TypeVar("R")
-
-_EXIT_TERMINATED = 128 + signal.SIGTERM
+from .config import add_engine_arguments, engine_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "interrupted answers, long conversations and idle sessions of an engine that works"
     sessions = benchmarks.add_parser("sessions", help=text, description=f"Measure {text}.")
     sessions.set_defaults(parser=sessions, measure=_measure_sessions)
-    _add_model(sessions)
+    add_model(sessions)
     for flag, default, text in (
         ("--streams", 16, "other requests that run meanwhile"),
         ("--turns", 100, "answers that are interrupted"),
@@ -100,24 +94,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--idle-kv", 50, "of these, the KV cache has room for so many"),
     ):
         sessions.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
+    text = "tokens a second and waits of an engine under load, and where the time of its steps goes"
+    throughput = benchmarks.add_parser("throughput", help=text, description=f"Measure {text}.")
+    throughput.set_defaults(parser=throughput, measure=_measure_throughput)
+    _add_throughput_arguments(throughput)
+    text = "how long one batch of requests takes, and each of its steps, and where their time goes"
+    latency = benchmarks.add_parser("latency", help=text, description=f"Measure {text}.")
+    latency.set_defaults(parser=latency, measure=_measure_latency)
+    add_model(latency)
+    for flag, default, text in (
+        ("--batch-size", 8, "requests at once"),
+        ("--input-len", 32, "tokens of each prompt"),
+        ("--output-len", 128, "tokens of each answer"),
+        ("--repeat", 5, "batches, one after the other"),
+    ):
+        latency.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
+    add_engine_arguments(latency)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    _add_json(parser)
+    add_json(parser)
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="repeats, of which medians are shown (default 3)")
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    _add_json(parser)
-    parser.add_argument("--model", default="smollm2", help="alias, directory, .gguf file or hub id (default: %(default)s)")
-
-
 def _add_recovery_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser)
+    add_model(parser)
     for flag, default, text in (
         ("--streams", 32, "requests at once, greedy and seeded by turns"),
         ("--tokens", 48, "tokens of each"),
@@ -130,6 +131,20 @@ def _add_recovery_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hang-timeout", type=float, default=2.0, metavar="S", help=text)
 
 
+def _add_throughput_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    text = "streams at once, each of which asks one request after the other; several numbers are measured one by one "
+    text += "(default 1 8 32, and 64 with short requests)"
+    parser.add_argument("-c", "--concurrency", nargs="+", type=int, metavar="N", help=text)
+    for flag, default, text in (
+        ("--input-len", "128", "tokens of each prompt"),
+        ("--output-len", "128", "tokens of each answer"),
+        ("--num-prompts", "two a stream, at least 4", "requests of all streams together"),
+    ):
+        parser.add_argument(flag, type=int, metavar="N", help=f"{text} (default {default})")
+    add_engine_arguments(parser)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Body of the command; returns its exit code."""
     report, print_tables = arguments.measure(arguments)
@@ -140,17 +155,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_least(arguments: argparse.Namespace, *names: str, least: int = 1) -> None:
-    """Raise ValueError if one of these arguments holds an integer below `least`."""
-    for name in names:
-        value = getattr(arguments, name)
-        for number in value if isinstance(value, list) else [value]:
-            if number < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {number}")
-
-
 def _measure_mailbox(arguments: argparse.Namespace) -> tuple[MailboxReport, Callable[[MailboxReport], None]]:
-    _check_least(arguments, "repeat")
+    check_least(arguments, "repeat")
     if not 0 < arguments.seconds < math.inf:
         raise ValueError(f"seconds must be a number above 0, got {arguments.seconds:g}")
     left_out = {name: why for name in arguments.transports if (why := missing(name)) is not None}
@@ -167,12 +173,12 @@ def _measure_mailbox(arguments: argparse.Namespace) -> tuple[MailboxReport, Call
         for why in left_out.values():
             sys.stdout.write(f"{why}\n")
         sys.stdout.flush()
-    with _unwound_by_sigterm(), _progress(settings.repeat * len(plan(settings))) as done:
+    with unwound_by_sigterm(), progress(settings.repeat * len(plan(settings))) as done:
         return run_mailbox_benchmark(settings, left_out, done), print_report
 
 
 def _measure_scheduler(arguments: argparse.Namespace) -> tuple[SchedulerReport, Callable[[SchedulerReport], None]]:
-    _check_least(arguments, "repeat", "steps", "running", "prompt_tokens")
+    check_least(arguments, "repeat", "steps", "running", "prompt_tokens")
     settings = SchedulerSettings(
         running=arguments.running,
         prompt_tokens=arguments.prompt_tokens,
@@ -181,12 +187,12 @@ def _measure_scheduler(arguments: argparse.Namespace) -> tuple[SchedulerReport, 
         async_scheduling=arguments.async_scheduling,
         profile=arguments.profile,
     )
-    with _progress(len(cases(settings))) as done:
+    with progress(len(cases(settings))) as done:
         return run_scheduler_benchmark(settings, done), print_scheduler_report
 
 
 def _measure_frontend(arguments: argparse.Namespace) -> tuple[FrontendReport, Callable[[FrontendReport], None]]:
-    _check_least(arguments, "repeat", "streams", "tokens")
+    check_least(arguments, "repeat", "streams", "tokens")
     settings = FrontendSettings(
         model=arguments.model,
         streams=arguments.streams,
@@ -194,14 +200,14 @@ def _measure_frontend(arguments: argparse.Namespace) -> tuple[FrontendReport, Ca
         stop=arguments.stop,
         repeat=arguments.repeat,
     )
-    with _progress(len(frontend_cases(settings))) as done:
+    with progress(len(frontend_cases(settings))) as done:
         return run_frontend_benchmark(settings, done), print_frontend_report
 
 
 def _measure_recovery(arguments: argparse.Namespace) -> tuple[RecoveryReport, Callable[[RecoveryReport], None]]:
-    _check_least(arguments, "streams")
-    _check_least(arguments, "tokens", least=2 * MARK)
-    _check_least(arguments, "overhead", least=0)
+    check_least(arguments, "streams")
+    check_least(arguments, "tokens", least=2 * MARK)
+    check_least(arguments, "overhead", least=0)
     faults = [name for word in arguments.faults for name in word.split(",")]
     for name in faults:
         if name not in FAULTS:
@@ -216,14 +222,14 @@ def _measure_recovery(arguments: argparse.Namespace) -> tuple[RecoveryReport, Ca
     )
     runs = 1 + len(faults) + 2 * settings.overhead
     # The folder is there until threads that write post-mortems have ended, with the loop.
-    with tempfile.TemporaryDirectory(prefix="ringpost-bench-") as folder, _progress(runs) as done:
-        return _run_until_sigterm(run_recovery_benchmark(settings, folder, done)), print_recovery_report
+    with tempfile.TemporaryDirectory(prefix="ringpost-bench-") as folder, progress(runs) as done:
+        return run_until_sigterm(run_recovery_benchmark(settings, folder, done)), print_recovery_report
 
 
 def _measure_sessions(arguments: argparse.Namespace) -> tuple[SessionsReport, Callable[[SessionsReport], None]]:
-    _check_least(arguments, "streams", least=0)
-    _check_least(arguments, "turns", "idle", "idle_kv")
-    _check_least(arguments, "chunks", least=2)
+    check_least(arguments, "streams", least=0)
+    check_least(arguments, "turns", "idle", "idle_kv")
+    check_least(arguments, "chunks", least=2)
     settings = SessionsSettings(
         model=arguments.model,
         streams=arguments.streams,
@@ -232,47 +238,36 @@ def _measure_sessions(arguments: argparse.Namespace) -> tuple[SessionsReport, Ca
         idle=arguments.idle,
         idle_kv=arguments.idle_kv,
     )
-    with _progress(SESSIONS_MEASUREMENTS) as done:
-        return _run_until_sigterm(run_sessions_benchmark(settings, done)), print_sessions_report
+    with progress(SESSIONS_MEASUREMENTS) as done:
+        return run_until_sigterm(run_sessions_benchmark(settings, done)), print_sessions_report
 
 
-def _run_until_sigterm(body: Coroutine[Any, Any, R]) -> R:
-    """Run it; SIGTERM cancels it, like Ctrl-C, so that processes and files go."""
-
-    async def cancelled_by_sigterm() -> R:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
-        try:
-            return await body
-        finally:
-            loop.remove_signal_handler(signal.SIGTERM)
-
-    with asyncio.Runner(loop_factory=loop_factory(RuntimeConfig())) as runner:
-        try:
-            return runner.run(cancelled_by_sigterm())
-        except asyncio.CancelledError:
-            sys.exit(_EXIT_TERMINATED)
+def _measure_throughput(arguments: argparse.Namespace) -> tuple[ThroughputReport, Callable[[ThroughputReport], None]]:
+    given = [name for name in ("concurrency", "input_len", "num_prompts") if getattr(arguments, name) is not None]
+    check_least(arguments, *given)
+    if arguments.output_len is not None:
+        check_least(arguments, "output_len", least=2)
+    points = points_of(arguments.concurrency, arguments.input_len, arguments.output_len, arguments.num_prompts)
+    settings = ThroughputSettings(model=arguments.model, options=_engine_options(arguments), points=points)
+    with progress(len(points)) as done:
+        return run_until_sigterm(run_throughput_benchmark(settings, done)), print_throughput_report
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task("measuring", total=total)
-        yield lambda: bar.advance(row)
+def _measure_latency(arguments: argparse.Namespace) -> tuple[LatencyReport, Callable[[LatencyReport], None]]:
+    check_least(arguments, "batch_size", "input_len", "repeat")
+    check_least(arguments, "output_len", least=2)
+    settings = LatencySettings(
+        model=arguments.model,
+        options=_engine_options(arguments),
+        batch_size=arguments.batch_size,
+        input_len=arguments.input_len,
+        output_len=arguments.output_len,
+        repeat=arguments.repeat,
+    )
+    with progress(1) as done:
+        return run_until_sigterm(run_latency_benchmark(settings, done)), print_latency_report
 
 
-@contextmanager
-def _unwound_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block like Ctrl-C, so that processes and files go."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(_EXIT_TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given, but for the model."""
+    return {name: value for name, value in engine_options(arguments).items() if name != "model"}

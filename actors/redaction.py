@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ..ipc.messages.control import ActorReady, Drain, Hello, Reattach, Stop
+from ..ipc.messages.descriptions import WorkerDescription
 from ..ipc.messages.failure import Failure
 from ..ipc.messages.load import LoadStats, WaveState
 from ..ipc.messages.outputs import EngineDescription, StepOutputs, TokenDelta, TokenLogprobs, UtilityReply
@@ -26,7 +27,7 @@ from ..ipc.messages.requests import (
     Sibling,
     Truncate,
 )
-from ..ipc.messages.results import CallResult, PromptLogprobs, RowFailure, StepResult, WorkerDescription, WorkerReady
+from ..ipc.messages.results import CallResult, PromptLogprobs, RowFailure, StepResult, WorkerReady
 from ..ipc.messages.sampling import RepetitionDetectionParams, SamplingParams
 
 # The fields that may be shown. Whatever is not named here is hidden, so a new field or message is hidden until somebody has
@@ -49,7 +50,7 @@ _OPEN: dict[type, str] = {
     Abort: "request",
     Resume: "epoch",
     ResetPrefixCache: "call preempt_running",
-    DescribeEngine: "call",
+    DescribeEngine: "call workers",
     PauseGeneration: "call mode clear_cache",
     ResumeGeneration: "call",
     SamplingParams: "temperature top_p top_k min_p seed max_tokens ignore_eos output_kind skip_special_tokens min_tokens n "
@@ -61,7 +62,7 @@ _OPEN: dict[type, str] = {
     TokenDelta: "request position finish_reason cached_tokens scheduled prompt_start queued preemptions",
     TokenLogprobs: "",
     UtilityReply: "call ok message description",
-    EngineDescription: "running waiting num_blocks free_blocks steps parked paused sessions sessions_evicted",
+    EngineDescription: "running waiting num_blocks free_blocks steps parked paused sessions sessions_evicted phases workers",
     # plans
     StepPlan: "step new rows starts counts blocks sample appended late_mask copies",
     NewRow: "row request prompt_length blocks params",
@@ -77,7 +78,7 @@ _OPEN: dict[type, str] = {
     PromptLogprobs: "index start",
     RowFailure: "index kind message traceback",
     CallResult: "call rank description",
-    WorkerDescription: "rank pid device dtype num_threads weight_bytes cache_bytes steps",
+    WorkerDescription: "rank pid device dtype num_threads weight_bytes cache_bytes steps phases",
     # boards
     LoadStats: "core running waiting used_blocks num_blocks preemptions prefix_queries prefix_hits",
     WaveState: "wave running",

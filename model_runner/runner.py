@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ..ipc.messages.config import EngineConfig
+from ..ipc.messages.descriptions import WorkerDescription
 from ..ipc.messages.outputs import TokenLogprobs
 from ..ipc.messages.plans import StepPlan
-from ..ipc.messages.results import PromptLogprobs, StepResult, WorkerDescription
+from ..ipc.messages.results import PromptLogprobs, StepResult
 from ..kernels.select import select_kernels
 from .batch import PromptSpan, StepRows, build_inputs, prompt_spans
 from .choice import Choice, Chooser
@@ -26,6 +27,7 @@ from .loading import OnProgress, load_model, weight_layers
 from .logprobs import MAX_BYTES, OFF, SLICE, TooManyLogprobs, logprobs_bytes, token_logprobs
 from .memory import keep_freed_memory
 from .outcome import StepOutcome
+from .phases import PhaseClock
 from .processor_chain import LogitsProcessorError, ProcessorChain
 from .states import RowStates
 
@@ -74,6 +76,7 @@ class ModelRunner:
         self._chooser = Chooser(self._states, self._kernels, self._processors)
         self._cache: KVCache | None = None
         self._steps = 0
+        self._clock = PhaseClock("rows", "inputs", "forward", "logits", "choose", "result")
 
     def max_blocks(self) -> int:
         """KV blocks this worker can hold; ValueError, with the numbers, when a request of max_model_len does not fit."""
@@ -104,6 +107,7 @@ class ModelRunner:
             weight_bytes=sum(layer.weight_bytes for layer in weight_layers(self._model)),
             cache_bytes=0 if self._cache is None else self._cache.nbytes,
             steps=self._steps,
+            phases=dict(self._clock.seconds),
         )
 
     @torch.inference_mode()
@@ -117,6 +121,7 @@ class ModelRunner:
         """
         if plan.late_mask:
             raise ValueError(f"step {plan.step} waits for a token mask, which this runner does not support")
+        self._clock.skip()
         self._states.apply(plan)
         for new in plan.new:
             self._processors.enter(new)
@@ -133,10 +138,13 @@ class ModelRunner:
             self._check(plan.step, step)
             self._refuse_some(plan, step, outcome)
             step = self._going_on(step)
+        self._clock.mark("rows")
         if len(step.rows):
             self._compute(step, outcome)
         self._steps += 1
-        return outcome.result()
+        result = outcome.result()
+        self._clock.mark("result")
+        return result
 
     def _going_on(self, step: StepRows) -> StepRows:
         failed = self._states.failed[step.rows]
@@ -214,9 +222,13 @@ class ModelRunner:
         """
         assert self._cache is not None, "init_cache comes before the first step"
         spans = prompt_spans(step, self._states)
-        hidden = self._model(build_inputs(step, self._states, self._cache, self._kernels, spans), self._cache)
+        inputs = build_inputs(step, self._states, self._cache, self._kernels, spans)
+        self._clock.mark("inputs")
+        hidden = self._model(inputs, self._cache)
+        self._clock.mark("forward")
         count = len(step.rows)
         logits = self._model.compute_logits(hidden[:count])
+        self._clock.mark("logits")
         finite = np.ones(count, dtype=np.bool_)
         sampling = step
         if not step.sampled.all():
@@ -230,6 +242,7 @@ class ModelRunner:
             finite[sampled] = choice.finite
         logprobs = self._logprobs(logits, sampling, choice)
         prompt_logprobs = self._prompt_logprobs(hidden[count:], step, spans, finite)
+        self._clock.mark("choose")
         return _Computed(sampled, choice, finite, [(int(sampled[at]), one) for at, one in logprobs], prompt_logprobs)
 
     def _logprobs(self, logits: Tensor, step: StepRows, choice: Choice) -> list[tuple[int, TokenLogprobs]]:

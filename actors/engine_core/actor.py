@@ -26,6 +26,7 @@ from ...ipc.messages.requests import (
 from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ...ipc.parking import Parkable
 from ...ipc.waiting import Adaptive
+from ...model_runner.phases import PhaseClock
 from ...sched.errors import SessionMismatch
 from ...sched.interface import SchedulerInterface
 from ..base import Actor, handles
@@ -33,6 +34,7 @@ from ..boot import describe_failure
 from ..errors import AT_FAULT, EngineGenerateError, deadly_text, failure_report, failure_text
 from ..logs import logger
 from ..status import StatusBlock, message_name
+from .describing import Describing
 from .executor import Executor
 from .frontends import Frontends
 from .numbers import description_of, load_of
@@ -71,6 +73,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         self._on_epoch = on_epoch
         self._finished = 0  # steps since the status was posted
         self._pausing = Pausing(scheduler)
+        self._clock = PhaseClock("update", "messages", "plan", "submit", "beside", "wait", "idle")
+        self._describing = Describing(executor, lambda: description_of(scheduler.stats(), self._pausing, self._clock.seconds))
         self._steps = 0
         self._draining = False
         self._stopping = False
@@ -81,14 +85,16 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         """Serve until Stop."""
         while not self._stopping:
             self._take_messages()
+            self._clock.mark("beside" if self._pausing.in_flight else "messages")
             planned = await self._plan_step()
-            for reply in self._pausing.settled():
-                self._frontends.reply(reply)
+            self._frontends.reply(*self._pausing.settled())
             if planned or self._status.now.message:
                 self._post_load()  # before the outputs: whoever has the last one of a request finds it gone
             resumed = self._flush()
+            self._clock.mark("beside" if self._pausing.in_flight else "messages")
             if not (planned or resumed or self._stopping):
                 await self._waiting.wait(self._ends())
+                self._clock.mark("wait" if self._pausing.in_flight else "idle")
         self._status.state("stopping")
         await self._executor.stop()
 
@@ -163,9 +169,11 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         plan = self._scheduler.schedule()
         if plan is None:
             return False
+        self._clock.mark("plan")
         self._frontends.stamps.planned(plan, time.monotonic())
         self._pausing.planned()
         await self._executor.submit(plan)
+        self._clock.mark("submit")
         return True
 
     def _ends(self) -> list[Parkable]:
@@ -178,6 +186,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _on_step_result(self, result: StepResult) -> None:
         self._steps = result.step
         self._finished += 1
+        self._clock.mark("wait")  # to receive it is the end of it
         update = self._scheduler.update(result)
         self._pausing.finished()
         self._status.alone(None)
@@ -188,6 +197,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
         for failed in update.failures:
             row = failed.failure
             self._fail(Failure(self._actor, os.getpid(), row.kind, row.message, row.traceback, failed.request))
+        self._clock.mark("update")
 
     def handler_failed(self, message: object, error: Exception) -> None:
         """A failure about one request or call is told to whoever sent it, and the others go on; any other is the core's end."""
@@ -272,7 +282,11 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
 
     @handles(DescribeEngine)
     def _on_describe(self, call: DescribeEngine) -> None:
-        self._frontends.reply(UtilityReply(call.call, description=description_of(self._scheduler.stats(), self._pausing)))
+        self._frontends.reply(*self._describing.asked(call))
+
+    @handles(CallResult)
+    def _on_call_result(self, result: CallResult) -> None:
+        self._frontends.reply(*self._describing.told(result))
 
     @handles(PauseGeneration)
     def _on_pause(self, call: PauseGeneration) -> None:
@@ -290,8 +304,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _go_on(self) -> None:
         """Be paused no more."""
         replies, held = self._pausing.resume()
-        for reply in replies:
-            self._frontends.reply(reply)
+        self._frontends.reply(*replies)
         for request in held:
             self.dispatch(request)
 
@@ -299,8 +312,8 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
     def _on_resume(self, resume: Resume) -> None:
         logger.debug("resumed at epoch %d", resume.epoch)
 
-    @handles(WorkerReady, CallResult)
-    def _on_late_answer(self, message: WorkerReady | CallResult) -> None:
+    @handles(WorkerReady)
+    def _on_late_answer(self, message: WorkerReady) -> None:
         raise AssertionError(f"nobody asked for {message}")
 
     @handles(Stop)
@@ -323,6 +336,7 @@ class EngineCore(Actor, receives=(RequestMessage, ResultMessage, ToActor)):
             self.dispatch(result)
         self._executor.begin(message.epoch)
         self._pausing.lost()
+        self._frontends.reply(*self._describing.lost())
         for request in self._scheduler.restart():
             self._fail(Failure(self._actor, os.getpid(), "DeadlyRequest", deadly_text(message.reason), request=request))
         self._status.alone(None)

@@ -6,7 +6,7 @@ from typing import Protocol
 from ...ipc.attach import MailboxHandle, attach_receiver, attach_sender
 from ...ipc.errors import WouldBlock
 from ...ipc.mailbox import Receiver, Sender
-from ...ipc.messages.plans import InitCache, PlanMessage, Reset, StepPlan, StopWorker
+from ...ipc.messages.plans import DescribeWorker, InitCache, PlanMessage, Reset, StepPlan, StopWorker
 from ...ipc.messages.results import CallResult, ResultMessage, WorkerReady
 from ...ipc.parking import Parkable, wait_any
 from ..debug import watched
@@ -25,11 +25,18 @@ class Executor(Protocol):
     def epoch(self) -> int:
         """The one that was begun last."""
 
+    @property
+    def num_workers(self) -> int:
+        """How many they are."""
+
     def begin(self, epoch: int) -> None:
         """Begin an epoch: from now on nothing of an earlier one is answered, and nothing may be submitted until `ready`."""
 
     async def submit(self, plan: StepPlan) -> None:
         """Hand a plan to every worker, waiting for room in their mailbox."""
+
+    def describe(self, call: int) -> None:
+        """Ask every worker to describe itself, without waiting. Each answers by a CallResult of this number, if it lives."""
 
     def results(self) -> Iterator[ResultMessage]:
         """What the workers have answered so far, without waiting. Also takes them through the beginning of an epoch."""
@@ -103,6 +110,16 @@ class MailboxExecutor:
         """See Executor."""
         assert self.ready, f"step {plan.step} planned while the workers begin epoch {self.epoch}"
         await self._plans.send(plan)
+
+    @property
+    def num_workers(self) -> int:
+        """See Executor."""
+        return len(self._results)
+
+    def describe(self, call: int) -> None:
+        """See Executor."""
+        self._unsent.append(DescribeWorker(call))
+        self._send_more()
 
     def results(self) -> Iterator[ResultMessage]:
         """See Executor."""

@@ -43,9 +43,10 @@ class Frontends:
         self.forget(request)
         self._port(request).put(failure)
 
-    def reply(self, reply: UtilityReply) -> None:
-        """Answer a call."""
-        self._port(reply.call).put(reply)
+    def reply(self, *replies: UtilityReply) -> None:
+        """Answer calls."""
+        for reply in replies:
+            self._port(reply.call).put(reply)
 
     def _port(self, number: int) -> OutputPort:
         return self.outputs[number >> FRONTEND_SHIFT]

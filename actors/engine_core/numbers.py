@@ -1,5 +1,7 @@
 """What the core says of how busy it is: on its status board, and when asked."""
 
+from collections.abc import Mapping
+
 from ...ipc.messages.load import LoadStats
 from ...ipc.messages.outputs import EngineDescription
 from ...sched.outputs import Stats
@@ -20,8 +22,8 @@ def load_of(core: int, stats: Stats, pausing: Pausing) -> LoadStats:
     )
 
 
-def description_of(stats: Stats, pausing: Pausing) -> EngineDescription:
-    """All its numbers."""
+def description_of(stats: Stats, pausing: Pausing, phases: Mapping[str, float]) -> EngineDescription:
+    """All its numbers; `phases` are seconds of its loop."""
     return EngineDescription(
         stats.running,
         stats.waiting + pausing.num_held,
@@ -32,4 +34,5 @@ def description_of(stats: Stats, pausing: Pausing) -> EngineDescription:
         pausing.paused,
         stats.sessions,
         stats.sessions_evicted,
+        dict(phases),
     )

@@ -41,6 +41,11 @@ class Pausing:
         """Requests held."""
         return len(self._held)
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether the result of a step is awaited."""
+        return self._in_flight > 0
+
     def pause(self, call: PauseGeneration) -> list[TokenDelta]:
         """From now on this one counts. Returns the last deltas of the requests that it ends."""
         self._mode = call.mode

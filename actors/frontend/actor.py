@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from contextlib import suppress
+from time import perf_counter
 
 from ...ipc.errors import WouldBlock
 from ...ipc.messages.config import SchedulerConfig
@@ -70,7 +71,10 @@ class Frontend(Actor, receives=(OutputMessage,)):
         self._take_slice()
 
     def _take_slice(self) -> None:
-        for request in self._outputs.process(take_slice(self._left)):
+        began = perf_counter()
+        ended = self._outputs.process(take_slice(self._left))
+        self._outputs.stats.output_seconds += perf_counter() - began
+        for request in ended:
             self._client.abort(request)
 
     @handles(Failure)

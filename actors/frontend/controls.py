@@ -42,12 +42,14 @@ class EngineControls:
             yield PauseGeneration(client.next_number(), "keep", clear_cache=False)
         yield from outputs.unfinished()
 
-    async def describe(self) -> EngineDescription:
+    async def describe(self, *, workers: bool = False) -> EngineDescription:
         """Numbers of the core right now: requests running and waiting, blocks in all and free.
 
-        Raises EngineDeadError when the engine is dead, NoAnswerError when the core does not answer within `hang_timeout`.
+        With `workers` also what each of these says of itself, which it does between two steps; EngineGenerateError while they
+        are replaced. Raises EngineDeadError when the engine is dead, NoAnswerError when the core does not answer within
+        `hang_timeout`.
         """
-        reply = await self._ask(DescribeEngine)
+        reply = await self._ask(partial(DescribeEngine, workers=workers))
         assert reply.description is not None
         return reply.description
 

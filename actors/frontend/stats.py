@@ -58,6 +58,7 @@ class FrontendStats:
         self.restarts: dict[tuple[str, str], int] = {}  # of the engine's processes, by actor and reason
         self.streams_resumed = 0  # live requests at those, which went on
         self.num_sessions = 0  # open now
+        self.output_seconds = 0.0  # spent on turning tokens into text and waking their consumers
         self.pause_seconds = 0.0  # until the engine could work again
         self.time_to_first_token = Histogram(FIRST_TOKEN_SECONDS)  # from arrival
         self.inter_token_latency = Histogram(INTER_TOKEN_SECONDS)  # one a token but for a request's first

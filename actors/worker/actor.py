@@ -5,14 +5,18 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from ...ipc.attach import attach_receiver, attach_sender
 from ...ipc.errors import EndOfStream, WouldBlock
 from ...ipc.lanes import LaneReceiver
 from ...ipc.mailbox import Receiver, Sender
 from ...ipc.messages.control import ActorReady, Drain, Reattach, Stop, ToActor
+from ...ipc.messages.descriptions import WorkerDescription
 from ...ipc.messages.plans import DescribeWorker, InitCache, PlanMessage, Reset, SampleMask, StepPlan, StopWorker
-from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerDescription, WorkerReady
+from ...ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ...ipc.waiting import Adaptive
+from ...model_runner.phases import PhaseClock
 from ..base import Actor, handles
 from ..boot import Boot, Control, freeze_memory
 from ..debug import watch_handlers, watched
@@ -69,6 +73,7 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         self._begun = False  # that epoch, by its Reset
         self._num_blocks = runner.max_blocks()  # the same over all epochs
         self._waiting = Adaptive()
+        self._clock = PhaseClock("idle", "receive", "send")  # around what the runner does
         self._answers: list[ResultMessage] = []  # to the message in hand
         self._stopping = False
 
@@ -77,6 +82,7 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         while not self._stopping:
             if not await self._take_message(self._control) and not await self._take_message(self._plans):
                 await self._waiting.wait([self._plans, self._control])
+                self._clock.mark("idle")
         self._status.state("stopping")
 
     async def _take_message(self, receiver: Receiver[PlanMessage] | LaneReceiver[ToActor]) -> bool:
@@ -90,10 +96,13 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
         if not self._begun and isinstance(message, StepPlan | InitCache | SampleMask | DescribeWorker):
             return True
         self._status.taking(message_name(message))
+        self._clock.mark("receive")
         self.dispatch(message)
+        self._clock.skip()
         while self._answers:
             await self._results.send(self._answers.pop(0))
         self._status.done(steps=int(isinstance(message, StepPlan)))
+        self._clock.mark("send")
         return True
 
     @handles(StepPlan, slow_after=math.inf)
@@ -118,7 +127,9 @@ class Worker(Actor, receives=(PlanMessage, ToActor)):
 
     @handles(DescribeWorker)
     def _on_describe(self, message: DescribeWorker) -> None:
-        self._answers.append(CallResult(message.call, self._rank, self._runner.describe()))
+        description = self._runner.describe()
+        phases = self._clock.seconds | description.phases
+        self._answers.append(CallResult(message.call, self._rank, replace(description, phases=phases)))
 
     @handles(Reset)
     def _on_reset(self, reset: Reset) -> None:

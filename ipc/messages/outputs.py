@@ -3,6 +3,7 @@
 from typing import Literal
 
 from .base import Message, Record
+from .descriptions import WorkerDescription
 from .failure import Failure
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition", "interrupt"]  # the last one: by a session's consumer
@@ -63,6 +64,8 @@ class EngineDescription(Record, frozen=True):
     paused: bool = False  # by PauseGeneration
     sessions: int = 0  # open
     sessions_evicted: int = 0  # those of them that have tokens and, between two turns, no KV
+    phases: dict[str, float] = {}  # seconds spent in each phase of the core's loop, since it was started
+    workers: list[WorkerDescription] = []  # by rank, where they were asked for
 
 
 class UtilityReply(Message, frozen=True):

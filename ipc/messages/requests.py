@@ -88,6 +88,7 @@ class DescribeEngine(Message, frozen=True):
     """Ask for the numbers of the core; answered by a UtilityReply with an EngineDescription."""
 
     call: int
+    workers: bool = False  # and for those of the workers, which answer between two steps
 
 
 PauseMode = Literal["abort", "wait", "keep"]

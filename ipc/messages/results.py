@@ -1,6 +1,7 @@
 """Mailbox results[d,r], worker r -> engine core: one writer, one reader."""
 
 from .base import Message, Record
+from .descriptions import WorkerDescription
 from .outputs import TokenLogprobs
 
 
@@ -37,19 +38,6 @@ class StepResult(Message, frozen=True):
     failures: list[RowFailure] = []
     logprobs: list[TokenLogprobs | None] = []  # parallel to tokens; empty where no request of the step asks for them
     prompt_logprobs: list[PromptLogprobs] = []
-
-
-class WorkerDescription(Record, frozen=True):
-    """Numbers of a worker at one moment."""
-
-    rank: int
-    pid: int
-    device: str
-    dtype: str
-    num_threads: int
-    weight_bytes: int
-    cache_bytes: int
-    steps: int
 
 
 class CallResult(Message, frozen=True):

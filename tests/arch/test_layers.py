@@ -50,6 +50,7 @@ LAYERS = {
     "kernels": Layer(set(), {"transformers", "asyncio"}),
     "model_runner.checkpoint": Layer({"ipc.messages"}, {"torch", "transformers", "asyncio", "uvloop", "aiohttp"}),
     "model_runner.memory": Layer(set(), {"torch", "transformers", "asyncio"}),
+    "model_runner.phases": Layer(set(), {"torch", "transformers", "asyncio", "numpy"}),  # a clock, also for the core
     # What the edge shares with the worker of custom logits processors; the first names torch for type checkers alone.
     "model_runner.logits_processor": Layer({"ipc.messages"}, {"transformers", "asyncio", "numpy"}),
     "model_runner.processor_loading": Layer(
@@ -62,6 +63,7 @@ LAYERS = {
             "model_runner.checkpoint",
             "model_runner.logits_processor",
             "model_runner.memory",
+            "model_runner.phases",
             "model_runner.processor_loading",
         },
         {"asyncio", "uvloop", "aiohttp"},
@@ -81,8 +83,12 @@ LAYERS = {
         },
         {"torch"},
     ),
-    "actors.engine_core": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
-    "actors.worker": Layer({"actors", "ipc", "ipc.messages", "model_runner"}, {"transformers", "tokenizers"}),
+    "actors.engine_core": Layer(
+        {"actors", "ipc", "ipc.messages", "model_runner.phases", "sched"}, {"torch", "transformers", "tokenizers"}
+    ),
+    "actors.worker": Layer(
+        {"actors", "ipc", "ipc.messages", "model_runner", "model_runner.phases"}, {"transformers", "tokenizers"}
+    ),
     "actors.api": Layer({"actors", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}),
     "actors.benchmarks": Layer({"actors", "ipc", "ipc.messages", "sched"}, {"torch", "transformers", "tokenizers"}),
     "actors.benchmarks.frontend": Layer(
@@ -107,6 +113,15 @@ LAYERS = {
         )
         for name in ("sessions", "sessions_idle", "sessions_talk")
     },
+    "actors.benchmarks.engine_load": Layer(
+        {"actors", "actors.benchmarks", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}
+    ),
+    **{
+        f"actors.benchmarks.{name}": Layer(
+            {"actors.benchmarks", "actors.benchmarks.engine_load"}, {"torch", "transformers", "tokenizers"}
+        )
+        for name in ("latency", "throughput")
+    },
     "composition": Layer(
         {
             "actors",
@@ -114,8 +129,10 @@ LAYERS = {
             "actors.benchmarks",
             "actors.benchmarks.frontend",
             "actors.benchmarks.frontend_table",
+            "actors.benchmarks.latency",
             "actors.benchmarks.recovery",
             "actors.benchmarks.sessions",
+            "actors.benchmarks.throughput",
             "actors.config",
             "actors.frontend",
             "ipc",

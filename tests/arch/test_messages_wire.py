@@ -34,10 +34,10 @@ FINGERPRINTS: dict[str, int] = {
     "ToActor": 0x5848DAC0D18A9BA3,
     "FromActor": 0xA7EF402BD4BFDBAD,
     "LoadMessage": 0x5995790BAFDB3209,
-    "OutputMessage": 0xCB28A2278C0B3C23,
+    "OutputMessage": 0x273A0F800C86BB5B,
     "PlanMessage": 0x33FE77717EC09989,
-    "RequestMessage": 0x04CD7E60717089A4,
-    "ResultMessage": 0x5FAB03D915CC9CEF,
+    "RequestMessage": 0xC96F6728429B52A5,
+    "ResultMessage": 0x1C98B8E7D7CC41E7,
     "ActorStatus": 0x76528E50FBEF67C9,
 }
 MEMBERS = [(union, member) for union in UNIONS for member in get_args(UNIONS[union]) or (UNIONS[union],)]

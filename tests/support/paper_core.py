@@ -39,6 +39,7 @@ class PaperExecutor:
         self.ready = True
         self.epoch = 1
         self.stopped = False
+        self.asked: list[int] = []  # calls that ask the workers to describe themselves
         self.silent = False  # keeps its answers to itself
         self.planned = asyncio.Event()
         self.waited_for = asyncio.Event()
@@ -50,6 +51,13 @@ class PaperExecutor:
         """New workers, who know nothing of what the old ones were sent, and are not ready until told so."""
         self.ready, self.epoch = False, epoch
         self.answers.clear()
+
+    @property
+    def num_workers(self) -> int:
+        return 2
+
+    def describe(self, call: int) -> None:
+        self.asked.append(call)
 
     async def submit(self, plan: StepPlan) -> None:
         self.plans += 1

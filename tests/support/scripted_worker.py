@@ -18,10 +18,11 @@ from slot_worker import Row, SlotWorker, kv_after, logprobs_of
 
 from ringpost.actors.boot import Boot, Control, run_actor
 from ringpost.actors.worker.actor import serve
+from ringpost.ipc.messages.descriptions import WorkerDescription
 from ringpost.ipc.messages.outputs import TokenLogprobs
 from ringpost.ipc.messages.plans import StepPlan
 from ringpost.ipc.messages.requests import AddRequest
-from ringpost.ipc.messages.results import StepResult, WorkerDescription
+from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import GREEDY_BELOW, SamplingParams
 
 NUM_BLOCKS = 2000

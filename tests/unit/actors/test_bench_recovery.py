@@ -17,6 +17,7 @@ import pytest
 
 from ringpost import SamplingParams
 from ringpost.actors import bench as command
+from ringpost.actors.benchmarks.command import run_until_sigterm
 from ringpost.actors.benchmarks.launch import BenchmarkError
 from ringpost.actors.benchmarks.recovery import _is_left
 from ringpost.actors.benchmarks.recovery_report import FAULTS, MARK, Overhead, Report, Result, Settings
@@ -257,7 +258,7 @@ def test_sigterm_unwinds_everything() -> None:
             unwound.append(True)
 
     with pytest.raises(SystemExit) as end:
-        command._run_until_sigterm(endless())
+        run_until_sigterm(endless())
     assert (end.value.code, unwound) == (143, [True])
 
 

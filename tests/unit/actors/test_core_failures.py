@@ -118,5 +118,5 @@ async def test_any_other_fault_is_the_cores_end_and_its_failure_names_the_messag
             await core.task
         failure = describe_failure("core0", caught.value)
         assert (failure.actor, failure.kind, failure.request) == ("core0", "AssertionError", None)
-        assert "in _on_late_answer" in failure.traceback
+        assert "in _on_call_result" in failure.traceback
         assert failure.traceback.rstrip().endswith("in the handler of CallResult")

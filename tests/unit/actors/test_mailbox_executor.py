@@ -12,7 +12,8 @@ from ringpost.actors.engine_core.executor import MailboxExecutor
 from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.errors import WouldBlock
 from ringpost.ipc.mailbox import Receiver, Sender
-from ringpost.ipc.messages.plans import InitCache, NewRow, PlanMessage, Reset, StepPlan, StopWorker
+from ringpost.ipc.messages.descriptions import WorkerDescription
+from ringpost.ipc.messages.plans import DescribeWorker, InitCache, NewRow, PlanMessage, Reset, StepPlan, StopWorker
 from ringpost.ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ringpost.ipc.messages.sampling import SamplingParams
 from ringpost.ipc.parking import wait_any
@@ -66,6 +67,20 @@ async def test_the_smallest_worker_decides_on_the_cache() -> None:
             results.send_nowait(CallResult(0, rank))
         assert await start == 99
         assert executor.ready
+
+
+async def test_every_worker_is_asked_to_describe_itself() -> None:
+    with executor_and_workers() as (executor, workers):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(begin(workers))
+            await executor.start()
+        assert executor.num_workers == 2
+        executor.describe(4)
+        answers = [CallResult(4, rank, WorkerDescription(rank, 1, "cpu", "float32", 1, 0, 0, 0)) for rank in range(2)]
+        for (plans, results), answer in zip(workers, answers, strict=True):
+            assert await plans.receive() == DescribeWorker(4)
+            results.send_nowait(answer)
+        assert list(executor.results()) == answers
 
 
 async def test_plans_reach_every_worker_in_order_and_results_come_back() -> None:

@@ -11,8 +11,9 @@ from ringpost.actors.status import StatusBlock
 from ringpost.actors.worker.actor import Worker
 from ringpost.ipc.attach import attach_receiver, attach_sender
 from ringpost.ipc.messages.control import Reattach, ToActor
+from ringpost.ipc.messages.descriptions import WorkerDescription
 from ringpost.ipc.messages.plans import DescribeWorker, InitCache, PlanMessage, Reset, StepPlan, StopWorker
-from ringpost.ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerDescription, WorkerReady
+from ringpost.ipc.messages.results import CallResult, ResultMessage, StepResult, WorkerReady
 from ringpost.ipc.messages.status import ActorStatus
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_leaks")]
@@ -42,7 +43,7 @@ class IdleRunner:
         return StepResult(plan.step, [])
 
     def describe(self) -> WorkerDescription:
-        return WorkerDescription(0, 1, "none", "none", 1, 0, 0, 0)
+        return WorkerDescription(0, 1, "none", "none", 1, 0, 0, 0, {"compute": 0.5})
 
 
 class Bench:
@@ -82,6 +83,7 @@ async def test_an_epoch_begins_with_its_reset(opened: ExitStack) -> None:
     answers = await bench.answers(Reset(1), InitCache(7), step(0), DescribeWorker(3))
     assert answers[:3] == [WorkerReady(0, 9, 1), CallResult(0, 0), StepResult(0, [])]
     assert answers[3].call == 3
+    assert answers[3].description.phases.keys() == {"idle", "receive", "send", "compute"}
     assert bench.runner.told == ["reset", 7, "step 0"]
     assert bench.posted[-1].steps == 1
 
