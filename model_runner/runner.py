@@ -168,11 +168,10 @@ class ModelRunner:
         if refused:
             for index in np.flatnonzero(np.isin(step.rows, [*refused])).tolist():
                 self._fail(step, index, refused[int(step.rows[index])], outcome)
-        newcomers = np.isin(step.rows, [new.row for new in plan.new])
-        for index, size in self._too_large(step, newcomers):
+        for index, size in self._too_large(plan, step):
             self._fail(step, index, TooManyLogprobs(_too_many(size)), outcome)
 
-    def _too_large(self, step: StepRows, newcomers: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    def _too_large(self, plan: StepPlan, step: StepRows) -> list[tuple[int, int]]:
         """(index, bytes) of requests whose logprobs do not fit beside those of who asks for fewer, or was there first."""
         wanted, spans = self._states.logprobs[step.rows], prompt_spans(step, self._states)
         if not spans and (wanted == OFF).all():
@@ -181,6 +180,7 @@ class ModelRunner:
         each = logprobs_bytes(self._states.prompt_logprobs[step.rows], self._shape.vocab_size)
         for span in spans:
             sizes[span.index] += each[span.index] * (span.end - span.start)
+        newcomers = np.isin(step.rows, [new.row for new in plan.new])
         order = np.lexsort((newcomers, sizes))
         large = order[sizes[order].cumsum() > MAX_BYTES]
         return [(index, int(sizes[index])) for index in sorted(large.tolist())]

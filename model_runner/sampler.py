@@ -22,6 +22,11 @@ class SamplingBatch:
     positions: Tensor  # int64 [S], index in the whole sequence of the token being drawn
 
     @property
+    def all_greedy(self) -> bool:
+        """Whether no row is drawn."""
+        return bool(self.greedy.all())
+
+    @property
     def is_filtered(self) -> Tensor:
         """bool [S], whether a row's tokens are filtered at all."""
         return (self.top_k > 0) | (self.top_p < 1) | (self.min_p > 0)
@@ -40,6 +45,8 @@ class Sampler:
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """One token a row, int64 [S], for logits [S, V] of any floating dtype, which stay as they are."""
         wide = logits.float()
+        if batch.all_greedy:
+            return self._kernels.choose(wide, torch.zeros(len(wide)), batch.seeds, batch.positions)
         temperature = batch.temperature.clamp(min=LOWEST_TEMPERATURE).masked_fill_(batch.greedy, 0.0)
         filtered = torch.nonzero(~batch.greedy & batch.is_filtered).squeeze(-1)
         if filtered.numel():

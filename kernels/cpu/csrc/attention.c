@@ -43,11 +43,15 @@ void write_kv(const struct heads *h, const float *keys, const float *values, int
             const float *k = keys + t * stride + g * dim, *v = values + t * stride + g * dim;
             const int64_t block = (slots[t] / size * h->num_kv_heads + g) * size * dim, at = slots[t] % size;
             if (h->is_bf16) {
-                bf16 *kc = (bf16 *)key_cache + block, *vc = (bf16 *)value_cache + block;
-                for (int64_t d = 0; d < dim; d++) {
-                    kc[(d / 2 * size + at) * 2 + d % 2] = float_to_bf16(k[d]);
-                    vc[(at / 2 * dim + d) * 2 + at % 2] = float_to_bf16(v[d]);
+                bf16 *kc = (bf16 *)key_cache + block, *vc = (bf16 *)value_cache + block, narrow[2][MAX_HEAD_DIM];
+                for (int64_t d = 0; d < dim; d += LANES) {
+                    store_bf16(narrow[0] + d, load_f32(k + d));
+                    store_bf16(narrow[1] + d, load_f32(v + d));
                 }
+                for (int64_t d = 0; d < dim; d += 2)
+                    memcpy(kc + (d / 2 * size + at) * 2, narrow[0] + d, 2 * sizeof(bf16));
+                for (int64_t d = 0; d < dim; d++)
+                    vc[(at / 2 * dim + d) * 2 + at % 2] = narrow[1][d];
             } else {
                 float *kc = (float *)key_cache + block, *vc = (float *)value_cache + block + at * dim;
                 for (int64_t d = 0; d < dim; d++)

@@ -25,9 +25,19 @@ INLINE vfloat add_pairs(vfloat sum, vuint pairs, uint32_t pair)
 }
 #endif
 
-INLINE uint32_t pair_of(const float *p)
+/* Rounds `count` floats, in whole vectors, and returns them as pairs. */
+INLINE void to_pairs(const float *from, int64_t count, uint32_t *pairs)
 {
-    return (uint32_t)float_to_bf16(p[0]) | (uint32_t)float_to_bf16(p[1]) << 16;
+    for (int64_t i = 0; i < count; i += LANES)
+        store_bf16((bf16 *)pairs + i, load_f32(from + i));
+}
+
+/* Brings the numbers of a block nearer that are needed soon: they lie all over the cache, so no hardware guesses them. */
+INLINE void prefetch_block(const struct heads *h, const void *block)
+{
+    const int64_t bytes = h->head_dim * LANES * (h->is_bf16 ? 2 : 4);
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch((const char *)block + i);
 }
 
 INLINE void scores_block(int is_bf16, int rows, int groups, const struct heads *h, const void *const keys[], const float *q,
@@ -60,12 +70,19 @@ INLINE void scores_rows(int is_bf16, int rows, const struct heads *h, const stru
     const int blocks = (s->num_positions + LANES - 1) / LANES;
     int g = 0;
     if (is_bf16)
-        for (int64_t i = 0; i < rows * h->head_dim / 2; i++)
-            pairs[i] = pair_of(q + 2 * i);
-    for (; g + GROUPS <= blocks; g += GROUPS)
+        to_pairs(q, rows * h->head_dim, pairs);
+    for (; g + GROUPS <= blocks; g += GROUPS) {
+        for (int i = g; i < g + GROUPS; i++) {
+            if (i + GROUPS < blocks)
+                prefetch_block(h, s->keys[i + GROUPS]);
+            prefetch_block(h, s->values[i]);
+        }
         scores_block(is_bf16, rows, GROUPS, h, s->keys + g, q, pairs, scores + g * LANES);
-    for (; g < blocks; g++)
+    }
+    for (; g < blocks; g++) {
+        prefetch_block(h, s->values[g]);
         scores_block(is_bf16, rows, 1, h, s->keys + g, q, pairs, scores + g * LANES);
+    }
 }
 
 INLINE void weigh_rows(int is_bf16, int rows, int dims, const struct heads *h, const struct segment *s, const float *weights,
@@ -80,16 +97,15 @@ INLINE void weigh_rows(int is_bf16, int rows, int dims, const struct heads *h, c
         const int count = s->num_positions - at < LANES ? s->num_positions - at : LANES;
         if (is_bf16) {
             const bf16 *values = (const bf16 *)s->values[at / LANES] + first_dim * 2;
-            for (int i = 0; i < (count + 1) / 2; i++) {
-                uint32_t pairs[SUB_ROWS];
-                for (int r = 0; r < rows; r++)
-                    pairs[r] = pair_of(weights + r * SEGMENT + at + 2 * i);
+            uint32_t pairs[SUB_ROWS][LANES / 2];
+            for (int r = 0; r < rows; r++)
+                to_pairs(weights + r * SEGMENT + at, LANES, pairs[r]);
+            for (int i = 0; i < (count + 1) / 2; i++)
                 for (int d = 0; d < dims; d++) {
                     vuint v = load_pairs(values + i * dim * 2 + d * LANES * 2);
                     for (int r = 0; r < rows; r++)
-                        sum[r][d] = add_pairs(sum[r][d], v, pairs[r]);
+                        sum[r][d] = add_pairs(sum[r][d], v, pairs[r][i]);
                 }
-            }
         } else {
             const float *values = (const float *)s->values[at / LANES] + first_dim;
             for (int i = 0; i < count; i++)

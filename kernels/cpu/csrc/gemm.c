@@ -110,6 +110,7 @@ static void compute_items(void *context, int begin, int end, int worker)
     const int gated = job->into == SILU_F32 || job->into == SILU_BF16;
     const int64_t size = job->x->is_bf16 ? sizeof(bf16) : sizeof(float);
     float out[MAX_PANELS * TILE_ROWS * LANES] __attribute__((aligned(64)));
+    const int plain = (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
     (void)worker;
     for (int item = begin; item < end; item++) {
         const int64_t first = item % job->num_groups * job->group;
@@ -125,8 +126,12 @@ static void compute_items(void *context, int begin, int end, int worker)
         some *= gated ? 2 : 1;
         for (; row < last; row += TILE_ROWS) {
             const int rows = last - row < TILE_ROWS ? (int)(last - row) : TILE_ROWS;
-            job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, out);
-            finish(job, first, some, row, rows, out);
+            struct target to = {.stride = plain ? job->stride : LANES, .add = plain && job->into == ADD_F32};
+            for (int p = 0; p < some; p++)
+                to.panel[p] = plain ? (float *)job->y + row * job->stride + (first + p) * LANES : out + p * TILE_ROWS * LANES;
+            job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
+            if (!plain)
+                finish(job, first, some, row, rows, out);
         }
     }
 }

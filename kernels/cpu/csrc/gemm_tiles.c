@@ -7,8 +7,14 @@
 #define BLOCK_ROWS 2
 #endif
 
+INLINE void put(const struct target *to, int panel, int row, vfloat sum)
+{
+    float *at = to->panel[panel] + row * to->stride;
+    store_f32(at, to->add ? load_f32(at) + sum : sum);
+}
+
 INLINE void block_f32(int rows, int num_panels, const float *const panels[], const float *x, int64_t stride, int64_t inputs,
-                      float *out, int64_t out_panel)
+                      const struct target *to, int first_panel, int first_row)
 {
     vfloat sum[BLOCK_ROWS][MAX_PANELS] = {0};
     for (int64_t k = 0; k < inputs; k++)
@@ -19,11 +25,11 @@ INLINE void block_f32(int rows, int num_panels, const float *const panels[], con
         }
     for (int p = 0; p < num_panels; p++)
         for (int r = 0; r < rows; r++)
-            store_f32(out + p * out_panel + r * LANES, sum[r][p]);
+            put(to, first_panel + p, first_row + r, sum[r][p]);
 }
 
 INLINE void block_wide(int rows, int num_panels, const bf16 *const panels[], const bf16 *x, int64_t stride, int64_t inputs,
-                       float *out, int64_t out_panel)
+                       const struct target *to, int first_panel, int first_row)
 {
     vfloat sum[BLOCK_ROWS][MAX_PANELS] = {0};
     for (int64_t k = 0; k < inputs; k += 2)
@@ -38,14 +44,14 @@ INLINE void block_wide(int rows, int num_panels, const bf16 *const panels[], con
         }
     for (int p = 0; p < num_panels; p++)
         for (int r = 0; r < rows; r++)
-            store_f32(out + p * out_panel + r * LANES, sum[r][p]);
+            put(to, first_panel + p, first_row + r, sum[r][p]);
 }
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 
 INLINE void block_bf16(int rows, int num_panels, const bf16 *const panels[], const bf16 *x, int64_t stride, int64_t inputs,
-                       float *out, int64_t out_panel)
+                       const struct target *to, int first_panel, int first_row)
 {
     __m512 sum[BLOCK_ROWS][MAX_PANELS];
     for (int r = 0; r < rows; r++)
@@ -63,35 +69,31 @@ INLINE void block_bf16(int rows, int num_panels, const bf16 *const panels[], con
         }
     for (int p = 0; p < num_panels; p++)
         for (int r = 0; r < rows; r++)
-            _mm512_storeu_ps(out + p * out_panel + r * LANES, sum[r][p]);
+            put(to, first_panel + p, first_row + r, (vfloat)sum[r][p]);
 }
 #endif
 
 /* A call of BLOCK for each shape, so that the compiler knows it and keeps the sums in registers. One row takes four panels at once,
  * or it would wait for each sum. */
-#define DEFINE_TILES(NAME, BLOCK, NUMBER)                                                                                  \
+#define DEFINE_TILES(NAME, BLOCK, NUMBER)                                                                                      \
     void NAME(const struct weight *w, const void *const panels[], int num_panels, const void *x, int64_t stride, int rows,     \
-              float *out)                                                                                                      \
+              const struct target *to)                                                                                         \
     {                                                                                                                          \
-        const NUMBER *const *from = (const NUMBER *const *)panels;                                                             \
-        const int64_t apart = TILE_ROWS * LANES;                                                                               \
+        const NUMBER *const *from = (const NUMBER *const *)panels, *row = x;                                                   \
         const int width = rows == 1 ? MAX_PANELS : 2;                                                                          \
         for (int p = 0; p < num_panels; p += width) {                                                                          \
             const int some = num_panels - p < width ? num_panels - p : width;                                                  \
             int r = 0;                                                                                                         \
             for (; some == 2 && r + BLOCK_ROWS <= rows; r += BLOCK_ROWS)                                                       \
-                BLOCK(BLOCK_ROWS, 2, from + p, (const NUMBER *)x + r * stride, stride, w->inputs,                              \
-                      out + p * apart + r * LANES, apart);                                                                     \
+                BLOCK(BLOCK_ROWS, 2, from + p, row + r * stride, stride, w->inputs, to, p, r);                                 \
             for (; some == 2 && r + 2 <= rows; r += 2)                                                                         \
-                BLOCK(2, 2, from + p, (const NUMBER *)x + r * stride, stride, w->inputs, out + p * apart + r * LANES, apart);  \
+                BLOCK(2, 2, from + p, row + r * stride, stride, w->inputs, to, p, r);                                          \
             for (; r < rows; r++)                                                                                              \
-                if (some == 4)                                                                                                 \
-                    BLOCK(1, 4, from + p, (const NUMBER *)x + r * stride, stride, w->inputs, out + p * apart + r * LANES,      \
-                          apart);                                                                                              \
+                if (some == MAX_PANELS)                                                                                        \
+                    BLOCK(1, MAX_PANELS, from + p, row + r * stride, stride, w->inputs, to, p, r);                             \
                 else                                                                                                           \
-                    for (int q = 0; q < some; q++)                                                                             \
-                        BLOCK(1, 1, from + p + q, (const NUMBER *)x + r * stride, stride, w->inputs,                           \
-                              out + (p + q) * apart + r * LANES, apart);                                                       \
+                    for (int q = p; q < p + some; q++)                                                                         \
+                        BLOCK(1, 1, from + q, row + r * stride, stride, w->inputs, to, q, r);                                  \
         }                                                                                                                      \
     }
 

@@ -6,10 +6,17 @@
 
 #define MAX_PANELS 4
 
-/* out[panel][row][LANES] = products of `rows` rows, at most TILE_ROWS, with these panels. The order of the sum is the same
- * whatever the number of rows and panels, so that a row's result does not depend on what it is computed with. */
+/* Where products go: those of a panel at panel[p] + row * stride, LANES numbers each. They replace what is there, or are added to it. */
+struct target {
+    float *panel[MAX_PANELS];
+    int64_t stride;
+    int add;
+};
+
+/* Products of `rows` rows, at most TILE_ROWS, with these panels. The order of the sum is the same whatever the number of rows and
+ * panels, so that a row's result does not depend on what it is computed with. */
 typedef void tiles(const struct weight *w, const void *const panels[], int num_panels, const void *x, int64_t stride, int rows,
-                   float *out);
+                   const struct target *to);
 
 #define TILE_ROWS 32
 

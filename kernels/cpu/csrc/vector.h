@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
@@ -41,11 +44,16 @@ INLINE vfloat load_bf16(const bf16 *p)
 /* Rounds to nearest even; a NaN stays one. */
 INLINE void store_bf16(bf16 *p, vfloat v)
 {
+#ifdef __AVX512BF16__
+    __m256bh half = _mm512_cvtneps_pbh((__m512)v);
+    memcpy(p, &half, sizeof half);
+#else
     vuint bits = (vuint)v;
     vuint rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     vuint nan = (vuint)(v != v);
     vhalf half = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0), vhalf);
     memcpy(p, &half, sizeof half);
+#endif
 }
 
 /* Thirty-two bfloat16 that alternate: those at even places, and those at odd ones. */
