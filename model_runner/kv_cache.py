@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..ipc.messages.config import CacheConfig, EngineConfig
+from ..kernels.huge_pages import huge_zeros
 from .memory import available_memory
 from .models.llama_shape import LlamaShape
 
@@ -18,10 +18,10 @@ class KVCache:
     """Keys and values of all layers: for each, two tensors [num_blocks, num_kv_heads, block_size, head_dim]."""
 
     def __init__(self, shape: LlamaShape, *, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
-        # Zeros, not empty: a masked position still takes part in a product, where 0 * NaN would spread. numpy's zeros
-        # are pages the kernel gives on first touch; torch would write gigabytes at once.
+        # Zeros, not empty: a masked position still takes part in a product, where 0 * NaN would spread. These are pages
+        # that the kernel gives on first touch; torch would write gigabytes at once.
         dimensions = (shape.num_layers, 2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
-        pages = np.zeros(math.prod(dimensions) * dtype.itemsize, dtype=np.uint8)
+        pages = huge_zeros(math.prod(dimensions) * dtype.itemsize)
         self._data = torch.from_numpy(pages).view(dtype).view(dimensions)
         self.layers: list[tuple[Tensor, Tensor]] = [(layer[0], layer[1]) for layer in self._data]
         self.num_blocks = num_blocks

@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor
 
+from ..huge_pages import Arena
 from ..interface import PackedWeight
 from .library import FORMAT_BF16, FORMAT_F32, Weight, library
 
 LANES = 16  # outputs of a panel
 SPARE_ROWS = 32  # a tile of rows may be read whole
+
+_ARENA = Arena()
 
 
 def pack_linear(weight: Tensor) -> PackedWeight:
@@ -15,7 +18,8 @@ def pack_linear(weight: Tensor) -> PackedWeight:
     outputs, inputs = weight.shape
     narrow = weight.dtype == torch.bfloat16
     depth = inputs + inputs % 2 if narrow else inputs
-    data = torch.empty(-(-outputs // LANES) * LANES * depth, dtype=weight.dtype)
+    count = -(-outputs // LANES) * LANES * depth
+    data = torch.from_numpy(_ARENA.take(count * weight.dtype.itemsize)).view(weight.dtype)
     dense = weight.contiguous()
     library().ringpost_pack(dense.data_ptr(), FORMAT_BF16 if narrow else FORMAT_F32, outputs, inputs, data.data_ptr())
     return PackedWeight(data, outputs, inputs, data.nbytes)
