@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import msgspec
@@ -172,6 +173,17 @@ def tell_failure(boot: Boot, control: Control, error: BaseException) -> None:
         control.sender.send_nowait(failure)
     except MailboxError as reason:
         logger.error("%s; and the supervisor could not be told: %s", failure.message, reason)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """A block that imports much. What it makes lives for good, so no garbage collection looks at it, in the block or later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def freeze_memory(config: RuntimeConfig) -> None:

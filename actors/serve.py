@@ -4,25 +4,22 @@ import argparse
 import asyncio
 import os
 import resource
-import signal
+import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-
-from aiohttp import web
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ..ipc.messages.config import EngineConfig
-from .api.app import build_app, gate_of
-from .api.gate import Gate
-from .api.server import HttpServer, bind
+from .api.listening import bind
+from .boot import loading
 from .config import add_engine_arguments, engine_config, engine_options
 from .frontend.async_llm import AsyncLLM
 from .frontend.chat_template import import_template_engine
 from .logs import configure_logging, logger
 from .loops import loop_factory
+from .stop_signals import StopSignals, shut_down
 from .tasks import all_of, first_of
 
-_LAST_WORDS = 1.0  # seconds that handlers get to tell their clients how it ended
 _OTHER_FILES = 256  # open beside connections: mailboxes, libraries, files being read
 _EXIT_SIGNAL = 128  # plus the signal's number
 
@@ -60,93 +57,39 @@ def _raise_file_limit(connections: int) -> None:
             logger.warning("max_connections=%d needs %d open files; this process may have %d", connections, wanted, limit)
 
 
-class StopSignals:
-    """SIGINT and SIGTERM: the first asks for an orderly end, the second for one at once."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        self.number = 0
-
-    @contextmanager
-    def received(self) -> Iterator[None]:
-        """The time in which they are caught."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._receive, number)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-    def _receive(self, number: int) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-        self.number = number
-
-
 async def serve(config: EngineConfig) -> int:
     """Serve until a signal or the engine's end; returns the exit code.
 
     Raises ValueError for a port or a model that cannot be used, EngineStartError, and EngineDeadError when the engine died.
     """
-    started = time.monotonic()
+    began = time.monotonic()
     signals = StopSignals()
     engine = AsyncLLM(config)
     with bind(config.api) as sock, signals.received():
         try:
-            await first_of(_start(engine), signals.first.wait())
+            with loading():
+                await first_of(_start(engine), signals.first.wait())
             if signals.first.is_set():
                 return _EXIT_SIGNAL + signals.number
-            app = build_app(engine)
-            async with HttpServer(app, config.api, sock) as server:
-                names = ", ".join(config.api.served_model_name or (config.model.model,))
-                seconds = time.monotonic() - started
-                print(f"Ringpost serves {names} at {server.url} (ready after {seconds:.1f} s)", flush=True)  # noqa: T201
-                await first_of(signals.first.wait(), engine.wait_ended())
-                if signals.first.is_set():
-                    await _drain(app, engine, signals, config.runtime.shutdown_timeout)
-                else:
-                    await engine.check_health()
-                return _EXIT_SIGNAL + signals.number if signals.second.is_set() else 0
+            await _load_service()(engine, sock, signals, began)
+            return _EXIT_SIGNAL + signals.number if signals.second.is_set() else 0
         finally:
-            await _shut_down(engine, signals)
+            await shut_down(engine, signals)
 
 
 async def _start(engine: AsyncLLM) -> None:
-    """Start the engine, and meanwhile load what chats need, so that the first of them does not wait for it."""
-    await all_of([engine.start(), asyncio.to_thread(import_template_engine)])
+    """Start the engine and, while its processes start, load what serves HTTP."""
+    await all_of([engine.start(), _load_meanwhile(engine)])
 
 
-async def _drain(app: web.Application, engine: AsyncLLM, signals: StopSignals, seconds: float) -> None:
-    """Refuse what is new, give what runs its time, then end it while the server can still tell its clients."""
-    gate = gate_of(app)
-    gate.close()
-    if gate.inside:
-        logger.warning("shutting down: %d requests have %g s to finish; a second signal stops now", gate.inside, seconds)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await first_of(gate.wait_empty(), signals.second.wait(), engine.wait_ended())
-    if engine.errored:
-        await engine.check_health()  # what died meanwhile is no orderly end
-    await all_of([_shut_down(engine, signals), _wait_empty(gate, _LAST_WORDS)])
+async def _load_meanwhile(engine: AsyncLLM) -> None:
+    await engine.wait_launched()  # before, it would only hold the processes up
+    await asyncio.to_thread(_load_service)
 
 
-async def _shut_down(engine: AsyncLLM, signals: StopSignals) -> None:
-    """Stop the engine in order, or at once when a second signal comes meanwhile."""
-    async with asyncio.TaskGroup() as tasks:
-        impatient = tasks.create_task(_kill_at(signals.second, engine))
-        await engine.shutdown()
-        impatient.cancel()
+def _load_service() -> Callable[[AsyncLLM, socket.socket, StopSignals, float], Coroutine[Any, Any, None]]:
+    """What serves HTTP, with the engine of chat templates, so that the first chat does not wait for it."""
+    from .http_service import serve_http  # noqa: PLC0415
 
-
-async def _kill_at(event: asyncio.Event, engine: AsyncLLM) -> None:
-    await event.wait()
-    engine.kill()
-
-
-async def _wait_empty(gate: Gate, seconds: float) -> None:
-    """Return when no request is in progress, or after so many seconds."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await gate.wait_empty()
+    import_template_engine()
+    return serve_http

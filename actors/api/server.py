@@ -1,7 +1,6 @@
 """HttpServer: an application behind a listening socket, with limits on connections."""
 
 import asyncio
-import errno
 import logging
 import socket
 from types import TracebackType
@@ -12,6 +11,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from ...ipc.messages.config import ApiConfig
 from ..logs import logger
+from .listening import unusable
 
 _KEEPALIVE = 75.0  # seconds an idle connection stays open
 _BACKLOG = 1024  # connections that the system holds until they are accepted
@@ -19,31 +19,6 @@ _CLOSE_GRACE = 1.0  # seconds that handlers get to end when the server closes
 _LINGER = 2.0  # seconds that a client which is turned away gets to read why,
 _MAX_LEAVING = 256  # if no more of them do than this
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 1\r\n\r\n"
-
-
-def bind(config: ApiConfig) -> socket.socket:
-    """A socket bound to host and port, which does not listen yet. Raises ValueError when they cannot be used."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:  # what is no name at all is a UnicodeError
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"host {config.host!r:.100} cannot be used: {reason}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        raise _unusable(config, error) from None
-    return sock
-
-
-def _unusable(config: ApiConfig, error: OSError) -> ValueError:
-    reason = error.strerror or str(error)
-    option = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
-    return ValueError(f"port {config.port} of {config.host} cannot be used: {reason}; name another with {option}")
 
 
 class _Door(asyncio.Protocol):
@@ -120,7 +95,7 @@ class HttpServer:
             self._listener = await loop.create_server(self._connect, sock=self._sock, backlog=_BACKLOG)
         except OSError as error:
             await self._runner.cleanup()
-            raise _unusable(self._config, error) from None
+            raise unusable(self._config, error) from None
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:

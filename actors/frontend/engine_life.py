@@ -59,6 +59,7 @@ class EngineLife(EngineControls):
         self._processors = tuple(logits_processors)
         self._host: TaskHost | None = None
         self._supervisor: Supervisor | None = None
+        self._launched = asyncio.Event()  # its processes run, or never will
         self._settled = asyncio.Event()  # the start has succeeded or failed
         self._ended = asyncio.Event()
         self._outputs = OutputProcessor()
@@ -92,6 +93,10 @@ class EngineLife(EngineControls):
         if self._error is not None:
             raise self._error.with_traceback(None)
 
+    async def wait_launched(self) -> None:
+        """Return when the engine's processes have begun to start, or the start has failed."""
+        await self._launched.wait()
+
     async def _run(self) -> None:
         """The engine's life; cancelled by `shutdown`."""
         try:
@@ -111,6 +116,7 @@ class EngineLife(EngineControls):
         config = await run_abandonable(resolve_config, replace(self.config, model=model))
         async with Supervisor(config) as supervisor:
             self._supervisor = supervisor
+            self._launched.set()
             on_hung = supervisor.replace_hung if config.runtime.max_restarts else None
             with (
                 own_status(supervisor.topology.statuses[0], "frontend0", "frontend") as self._status,
@@ -128,6 +134,7 @@ class EngineLife(EngineControls):
         """Take no more requests, and tell whoever waits why. The first reason stands."""
         self._running = False
         self._error = self._error or error
+        self._launched.set()
         self._settled.set()
         self._ended.set()
 

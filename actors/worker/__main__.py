@@ -9,12 +9,13 @@ _started = time.monotonic()
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-from ..boot import Boot, Control, run_actor  # noqa: E402
+from ..boot import Boot, Control, loading, run_actor  # noqa: E402
 
 
 async def _main(boot: Boot, control: Control) -> None:
     """The worker's body. Loading torch takes seconds: first our Hello goes out and the supervisor's end is watched."""
-    from .main import main  # noqa: PLC0415
+    with loading():
+        from .main import main  # noqa: PLC0415
 
     await main(boot, control)
 

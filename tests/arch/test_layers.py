@@ -27,8 +27,10 @@ COMPOSITION = {
     "engine_finder",
     "engine_look",
     "engine_view",
+    "http_service",
     "postmortem",
     "serve",
+    "stop_signals",
     "top",
     "top_table",
 }
@@ -163,6 +165,7 @@ LATE = {
     ("actors.frontend.chat_template", "transformers"): "slow to import; only a model with a chat template needs it",
     ("actors.frontend.progress_bar", "rich"): "slow to import; only a program that waits at a terminal shows progress",
     ("actors.frontend.renderer", "transformers"): "slow to import; only who asks for its own tokenizer object needs it",
+    ("actors.serve", "ringpost.actors.http_service"): "brings aiohttp along, which loads while the engine's processes start",
     ("model_runner.checkpoint.hub", "huggingface_hub"): "slow to import; only a model from the hub needs it",
     ("model_runner.checkpoint.locate", "ringpost.model_runner.checkpoint.gguf_convert"): "brings numpy and gguf along",
     ("model_runner.checkpoint.progress", "rich"): "slow to import; only a long download or conversion shows progress",

@@ -14,7 +14,8 @@ from api_client import Body, Client, Json
 from scripted_engine import ScriptedEngine
 
 from ringpost.actors.api.app import build_app
-from ringpost.actors.api.server import HttpServer, bind
+from ringpost.actors.api.listening import bind
+from ringpost.actors.api.server import HttpServer
 from ringpost.ipc.messages.config import ApiConfig
 
 

@@ -12,7 +12,8 @@ from served_app import AppClient, connection, post_bytes, served, serving, unrea
 
 from ringpost.actors.api import server
 from ringpost.actors.api.app import build_app
-from ringpost.actors.api.server import HttpServer, bind
+from ringpost.actors.api.listening import bind
+from ringpost.actors.api.server import HttpServer
 from ringpost.ipc.messages.config import ApiConfig
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
