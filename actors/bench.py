@@ -38,6 +38,10 @@ from .benchmarks.sessions import run_sessions_benchmark
 from .benchmarks.sessions_report import Report as SessionsReport
 from .benchmarks.sessions_report import Settings as SessionsSettings
 from .benchmarks.sessions_tables import print_sessions_report
+from .benchmarks.startup import Report as StartupReport
+from .benchmarks.startup import Settings as StartupSettings
+from .benchmarks.startup import run_startup_benchmark
+from .benchmarks.startup_table import print_startup_report
 from .benchmarks.throughput import points_of, run_throughput_benchmark
 from .benchmarks.transport import TRANSPORTS, missing
 from .config import add_engine_arguments, engine_options
@@ -110,6 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         latency.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
     add_engine_arguments(latency)
+    text = "how soon `ringpost serve` is healthy, where the time goes, and the memory it takes"
+    startup = benchmarks.add_parser("startup", help=text, description=f"Measure {text}.")
+    startup.set_defaults(parser=startup, measure=_measure_startup)
+    add_model(startup)
+    startup.add_argument("--repeats", type=int, default=5, metavar="N", help="starts, of which medians are shown (default 5)")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -251,6 +260,13 @@ def _measure_throughput(arguments: argparse.Namespace) -> tuple[ThroughputReport
     settings = ThroughputSettings(model=arguments.model, options=_engine_options(arguments), points=points)
     with progress(len(points)) as done:
         return run_until_sigterm(run_throughput_benchmark(settings, done)), print_throughput_report
+
+
+def _measure_startup(arguments: argparse.Namespace) -> tuple[StartupReport, Callable[[StartupReport], None]]:
+    check_least(arguments, "repeats")
+    settings = StartupSettings(model=arguments.model, repeats=arguments.repeats)
+    with unwound_by_sigterm(), progress(1 + settings.repeats) as done:
+        return run_startup_benchmark(settings, done), print_startup_report
 
 
 def _measure_latency(arguments: argparse.Namespace) -> tuple[LatencyReport, Callable[[LatencyReport], None]]:

@@ -28,6 +28,7 @@ from ..ipc.messages.failure import Failure
 from ..ipc.messages.status import ActorStatus
 from .logs import configure_logging, logger
 from .loops import loop_factory
+from .start_phases import EXEC, process_age
 from .status import StatusBlock
 
 EXIT_FAILED = 1
@@ -118,10 +119,12 @@ class Control:
 
     Attributes:
         began: when the child began, in CLOCK_MONOTONIC.
+        phases: where the time of its start went before that, in seconds.
     """
 
     def __init__(self, boot: Boot, began: float) -> None:
         self.began = began
+        self.phases: dict[str, float] = {}
         self.sender: Sender[FromActor] = attach_sender(boot.from_actor, FromActor, boot.epoch)
         self.receiver: LaneReceiver[ToActor] = LaneReceiver(boot.to_actor, ToActor, boot.epoch)
         self._board = BoardWriter(boot.status, ActorStatus)
@@ -150,6 +153,7 @@ def run_actor(main: Main, began: float | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     configure_logging(boot.actor, boot.config.runtime, boot.rank)
     control = Control(boot, began)
+    control.phases[EXEC] = max(0.0, process_age() - (time.monotonic() - began))
     code = 0
     try:
         control.sender.send_nowait(Hello(boot.actor, os.getpid(), boot.epoch))

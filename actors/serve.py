@@ -17,6 +17,7 @@ from .frontend.async_llm import AsyncLLM
 from .frontend.chat_template import import_template_engine
 from .logs import configure_logging, logger
 from .loops import loop_factory
+from .start_phases import EXEC, StartPhases, process_age
 from .stop_signals import StopSignals, shut_down
 from .tasks import all_of, first_of
 
@@ -65,6 +66,7 @@ async def serve(config: EngineConfig) -> int:
     began = time.monotonic()
     signals = StopSignals()
     engine = AsyncLLM(config)
+    engine.stats.started("frontend0", {EXEC: process_age()})
     with bind(config.api) as sock, signals.received():
         try:
             with loading():
@@ -84,7 +86,11 @@ async def _start(engine: AsyncLLM) -> None:
 
 async def _load_meanwhile(engine: AsyncLLM) -> None:
     await engine.wait_launched()  # before, it would only hold the processes up
+    phases = StartPhases()
     await asyncio.to_thread(_load_service)
+    phases.end("HTTP and templates, meanwhile")
+    await engine.start()  # it tells of its own phases first
+    engine.stats.started("frontend0", phases.seconds)
 
 
 def _load_service() -> Callable[[AsyncLLM, socket.socket, StopSignals, float], Coroutine[Any, Any, None]]:

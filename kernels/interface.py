@@ -113,9 +113,7 @@ class KernelSet(Protocol):
         """Store k and v [T, Hk, D] at the slots int64 [T] of the caches, in place."""
         ...
 
-    def plan_attention(
-        self, batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: dtype
-    ) -> Any:
+    def plan_attention(self, batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: dtype) -> Any:
         """What `paged_attention` needs and all layers of a step share, computed once a step."""
         ...
 

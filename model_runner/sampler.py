@@ -9,6 +9,7 @@ from ..ipc.messages.sampling import LOWEST_TEMPERATURE
 from ..kernels.interface import KernelSet
 from .filters import apply_filters
 
+
 @dataclass(frozen=True)
 class SamplingBatch:
     """Sampling parameters of S rows."""

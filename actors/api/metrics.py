@@ -57,6 +57,7 @@ class Metrics:
             self._core = core
             yield from self._gauges(core)
         yield from self._counters()
+        yield from self._start()
         yield from self._histograms()
         yield from self._http()
 
@@ -98,6 +99,13 @@ class Metrics:
         for cause, count in stats.restarts.items():
             restarts.add_metric((*self._labels, *cause), count)
         yield restarts
+
+    def _start(self) -> Iterator[Metric]:
+        text = "Seconds of the engine's start, by actor and phase; the phase `ready` is all of it."
+        gauge = GaugeMetricFamily("ringpost:start_seconds", text, labels=(*_LABELS, "actor", "phase"))
+        for which, seconds in self._engine.stats.start_seconds.items():
+            gauge.add_metric((*self._labels, *which), seconds)
+        yield gauge
 
     def _histograms(self) -> Iterator[Metric]:
         stats = self._engine.stats

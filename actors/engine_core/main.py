@@ -44,7 +44,7 @@ async def main(boot: Boot, control: Control) -> None:
     if debug:
         watch_handlers(core, boot.actor)
     freeze_memory(config.runtime)
-    waited = time.monotonic() - started
+    phases = control.phases | {"wait for workers": time.monotonic() - started}
     control.status.state("ready")
-    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, {"wait for workers": waited}, boot.epoch))
+    control.sender.send_nowait(ActorReady(boot.actor, num_blocks, phases, boot.epoch))
     await core.run()

@@ -29,6 +29,7 @@ from ..errors import (
     failure_text,
 )
 from ..logs import logger
+from ..start_phases import READY, StartPhases
 from ..status import own_status
 from ..supervisor import ProcessInfo, Supervisor
 from ..watch import EngineWatch
@@ -112,11 +113,14 @@ class EngineLife(EngineControls):
 
     async def _live(self, entries: tuple[str, ...]) -> None:
         """The same, with entries that stand for ready logits processors."""
+        phases = StartPhases()
         model = replace(self.config.model, logits_processors=(*self.config.model.logits_processors, *entries))
         config = await run_abandonable(resolve_config, replace(self.config, model=model))
+        phases.end("model")
         async with Supervisor(config) as supervisor:
             self._supervisor = supervisor
             self._launched.set()
+            phases.end("processes")
             on_hung = supervisor.replace_hung if config.runtime.max_restarts else None
             with (
                 own_status(supervisor.topology.statuses[0], "frontend0", "frontend") as self._status,
@@ -124,11 +128,19 @@ class EngineLife(EngineControls):
             ):
                 skip = config.model.skip_tokenizer_init
                 self._renderer = await asyncio.to_thread(Renderer, config.checkpoint, skip_tokenizer_init=skip)
+                phases.end("tokenizer")
                 failure = await supervisor.wait_ready()
                 if failure is not None:
                     raise EngineStartError(failure_text(failure))
+                phases.end("wait for processes")
+                self._note_start(phases, supervisor.process_table()[1:])
                 await self._serve(config, supervisor)
             self._stopping = True
+
+    def _note_start(self, phases: StartPhases, children: Sequence[ProcessInfo]) -> None:
+        self.stats.started("frontend0", phases.seconds)
+        for child in children:
+            self.stats.started(child.actor, child.phases | {READY: child.ready_seconds})
 
     def _end(self, error: Exception) -> None:
         """Take no more requests, and tell whoever waits why. The first reason stands."""

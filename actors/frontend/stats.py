@@ -1,7 +1,7 @@
 """FrontendStats: what this program's requests came to, counted since the engine was made."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from ...ipc.messages.outputs import FinishReason
@@ -55,6 +55,8 @@ class FrontendStats:
         # stop, length: the core's word; abort: its consumer left, or it was ended from outside; error: it or the engine failed.
         # interrupt: a session's turn, by its user.
         self.finished: dict[FinishReason, int] = dict.fromkeys(get_args(FinishReason), 0)
+        # Where the time of the engine's start went, by actor and phase; the phase READY is the time from the engine's start.
+        self.start_seconds: dict[tuple[str, str], float] = {}
         self.restarts: dict[tuple[str, str], int] = {}  # of the engine's processes, by actor and reason
         self.streams_resumed = 0  # live requests at those, which went on
         self.num_sessions = 0  # open now
@@ -67,6 +69,11 @@ class FrontendStats:
         self.e2e_request_latency = Histogram(REQUEST_SECONDS)  # from arrival to its end
         self.request_prompt_tokens = Histogram(TOKENS)
         self.request_generation_tokens = Histogram(TOKENS)
+
+    def started(self, actor: str, phases: Mapping[str, float]) -> None:
+        """An actor has started; so many seconds went into each phase."""
+        for phase, seconds in phases.items():
+            self.start_seconds[actor, phase] = seconds
 
     def died(self, processes: Iterable[tuple[str, str]], live: int) -> None:
         """Processes, by actor and reason, have died at once and are restarted; so many requests go on."""

@@ -169,7 +169,7 @@ async def serve(boot: Boot, control: Control, make_runner: Callable[[int], Runne
     if debug:
         watch_handlers(worker, boot.actor)
     freeze_memory(boot.config.runtime)
-    phases = {"import": imported - control.began, "load": time.monotonic() - imported}
+    phases = control.phases | {"import": imported - control.began, "load": time.monotonic() - imported}
     control.status.state("ready")
     control.sender.send_nowait(ActorReady(boot.actor, seconds=phases))
     await worker.run()

@@ -28,9 +28,7 @@ class CDecoder:
         self._dtype = weights.dtype
         self._weights = weights
         self._layers = (Layer * len(weights.layers))(*map(self._layer, weights.layers))
-        heads = Heads(
-            weights.num_heads, weights.num_kv_heads, weights.head_dim, block_size, weights.dtype == torch.bfloat16
-        )
+        heads = Heads(weights.num_heads, weights.num_kv_heads, weights.head_dim, block_size, weights.dtype == torch.bfloat16)
         self._struct = Decoder(
             len(weights.layers),
             self._hidden,

@@ -49,7 +49,5 @@ def _products(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
     padded[:count] = x
     y = torch.empty((count, weight.out_features), dtype=torch.float32)
     narrow = weight.data.dtype == torch.bfloat16
-    library().ringpost_linear(
-        weight_struct(weight, bias), padded.data_ptr(), weight.in_features, count, narrow, y.data_ptr()
-    )
+    library().ringpost_linear(weight_struct(weight, bias), padded.data_ptr(), weight.in_features, count, narrow, y.data_ptr())
     return y

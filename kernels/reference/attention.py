@@ -7,9 +7,7 @@ from torch import dtype as Dtype
 from ..interface import AttentionBatch
 
 
-def plan_attention(
-    batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: Dtype
-) -> AttentionBatch:
+def plan_attention(batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: Dtype) -> AttentionBatch:
     """The batch itself: nothing is prepared."""
     return batch
 

@@ -47,9 +47,7 @@ class AttentionPlan:
     chunks: list[_Chunk]
 
 
-def plan_attention(
-    batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: Dtype
-) -> AttentionPlan:
+def plan_attention(batch: AttentionBatch, *, num_kv_heads: int, head_dim: int, block_size: int, dtype: Dtype) -> AttentionPlan:
     """Group the rows and compute gather indices and masks."""
     ends = batch.starts + batch.counts
     num_blocks = -(-ends // block_size)

@@ -144,9 +144,7 @@ def attended(kernels: KernelSet, case: AttentionCase, dtype: torch.dtype) -> Ten
     batch, size = case.batch, case.block_size
     q = normal(case.generator, int(batch.counts.sum()), case.kv_heads * case.groups, case.head_dim, dtype=dtype)
     # Blocks of nobody must not matter, whatever they hold.
-    caches = [
-        torch.full((case.num_blocks, case.kv_heads, size, case.head_dim), float("nan"), dtype=dtype) for _ in range(2)
-    ]
+    caches = [torch.full((case.num_blocks, case.kv_heads, size, case.head_dim), float("nan"), dtype=dtype) for _ in range(2)]
     ends = batch.starts + batch.counts
     used = [int(block) for row, end in enumerate(ends) for block in batch.block_table[row, : -(-int(end) // size)]]
     for cache in caches:
@@ -154,13 +152,9 @@ def attended(kernels: KernelSet, case: AttentionCase, dtype: torch.dtype) -> Ten
     slots = [
         int(batch.block_table[row, at // size]) * size + at % size for row, end in enumerate(ends) for at in range(int(end))
     ]
-    keys, values = (
-        normal(case.generator, len(slots), case.kv_heads, case.head_dim, dtype=dtype) for _ in range(2)
-    )
+    keys, values = (normal(case.generator, len(slots), case.kv_heads, case.head_dim, dtype=dtype) for _ in range(2))
     kernels.write_kv(keys, values, caches[0], caches[1], torch.tensor(slots))
-    plan = kernels.plan_attention(
-        batch, num_kv_heads=case.kv_heads, head_dim=case.head_dim, block_size=size, dtype=dtype
-    )
+    plan = kernels.plan_attention(batch, num_kv_heads=case.kv_heads, head_dim=case.head_dim, block_size=size, dtype=dtype)
     return kernels.paged_attention(q, caches[0], caches[1], plan, 0.3)
 
 
@@ -185,9 +179,7 @@ def test_many_decode_rows_of_unlike_lengths(kernels: KernelSet, dtype: torch.dty
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_long_contexts(kernels: KernelSet, dtype: torch.dtype) -> None:
     """Long enough for a set that divides a context to do so, beside a short one and a chunk of a prompt."""
-    case = attention_case(
-        [1, 1, 70, 1], [3000, 5, 2500, 1024], block_size=16, kv_heads=2, groups=3, head_dim=64, seed=2
-    )
+    case = attention_case([1, 1, 70, 1], [3000, 5, 2500, 1024], block_size=16, kv_heads=2, groups=3, head_dim=64, seed=2)
     close(attended(kernels, case, dtype), attended(reference, case, dtype))
 
 

@@ -18,7 +18,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 ENGINE_LABELS = {"model_name": "tiny", "engine": "0"}
 GAUGES = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"}
-GAUGES_OF_SERVER = {"http_realtime_connections"}
+GAUGES_OF_SERVER = {"http_realtime_connections", "start_seconds"}
 COUNTERS = {
     *("prompt_tokens", "generation_tokens", "request_success", "http_requests"),
     *("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"),
@@ -82,6 +82,7 @@ def value(text: str, name: str, **labels: str) -> float:
 
 def test_names_types_and_labels() -> None:
     engine = PaperEngine()
+    engine.stats.started("core0", {"ready": 2.5})
     engine.stats.died([("core0", "killed")], 0)
     metrics = metrics_of(engine)
     metrics.observe_request("GET", "/health", 200, 0.1)
@@ -110,6 +111,7 @@ def test_values() -> None:
     stats.died([("core0", "killed"), ("worker0.0", "hung")], 3)
     stats.died([("core0", "killed")], 1)
     stats.pause_seconds += 1.5
+    stats.started("worker0.0", {"import": 1.5, "load": 0.25})
     metrics = metrics_of(engine)
     for _ in range(2):
         metrics.observe_request("POST", "/v1/completions", 200, 0.4)
@@ -126,6 +128,7 @@ def test_values() -> None:
     assert value(text, "process_restarts_total", actor="worker0.0", reason="hung") == 1
     assert value(text, "streams_resumed_total") == 4
     assert value(text, "pause_seconds_total") == 1.5
+    assert value(text, "start_seconds", actor="worker0.0", phase="load") == 0.25
     assert value(text, "prompt_tokens_total") == 5
     assert value(text, "generation_tokens_total") == 4
     assert [value(text, "request_success_total", finished_reason=reason) for reason in stats.finished] == [0, 1, 0, 0, 0, 0]
