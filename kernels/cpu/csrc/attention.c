@@ -29,7 +29,7 @@ struct work {
     const float *queries;
     int64_t stride, group;
     const char *key_cache, *value_cache;
-    float scale;
+    float scale; /* over ln 2 */
     void *out;
     struct item *items;
 };
@@ -61,42 +61,70 @@ void write_kv(const struct heads *h, const float *keys, const float *values, int
         }
 }
 
-static void find_segment(const struct work *w, const struct item *item, int64_t first, int64_t end, struct segment *s)
+/* Where in the caches the LANES positions from `at` on are, in bytes: their keys, and their values. */
+INLINE void find_positions(const struct work *w, const struct item *item, int64_t at, int64_t *keys, int64_t *values)
 {
     const struct heads *h = w->h;
-    const int64_t number = h->is_bf16 ? sizeof(bf16) : sizeof(float);
-    const int32_t *table = w->batch->block_table + item->request * w->batch->table_width;
+    const int64_t number = h->is_bf16 ? sizeof(bf16) : sizeof(float), inside = at % h->block_size;
+    const int64_t block = w->batch->block_table[item->request * w->batch->table_width + at / h->block_size];
+    const int64_t first = (block * h->num_kv_heads + item->kv_head) * h->block_size * h->head_dim;
+    *keys = (first + inside * (h->is_bf16 ? 2 : 1)) * number;
+    *values = (first + inside * h->head_dim) * number;
+}
+
+static void find_segment(const struct work *w, const struct item *item, int64_t first, int64_t end, struct segment *s)
+{
     s->num_positions = (int)(end - first);
     for (int64_t at = first; at < end; at += LANES) {
-        const int64_t inside = at % h->block_size;
-        const int64_t block = (table[at / h->block_size] * h->num_kv_heads + item->kv_head) * h->block_size * h->head_dim;
-        s->keys[(at - first) / LANES] = w->key_cache + (block + inside * (h->is_bf16 ? 2 : 1)) * number;
-        s->values[(at - first) / LANES] = w->value_cache + (block + inside * h->head_dim) * number;
+        int64_t keys, values;
+        find_positions(w, item, at, &keys, &values);
+        s->keys[(at - first) / LANES] = w->key_cache + keys;
+        s->values[(at - first) / LANES] = w->value_cache + values;
+    }
+    s->num_next = 0;
+}
+
+/* What comes after a segment: the beginning of an item's positions from `first` on. */
+static void find_next(const struct work *w, const struct item *item, int64_t first, struct segment *s)
+{
+    for (int64_t at = first; at < item->end_position && s->num_next < NEXT_BLOCKS; at += LANES) {
+        int64_t keys, values;
+        find_positions(w, item, at, &keys, &values);
+        s->next_keys[s->num_next++] = w->key_cache + keys;
     }
 }
 
-/* Scores of a row to weights, of the first `count`; those up to the next multiple of LANES become zero. */
+/* Scores of a row to weights, of the first `count`; those up to the next multiple of LANES become zero. A score is a power of two:
+ * `scale` is that of attention, over ln 2. */
 static void weigh_scores(float *scores, int count, int rounded, float scale, float *largest, float *total, float *shrunk)
 {
-    vfloat best = splat(LOWEST), sum = {0};
     const vint lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    for (int i = 0; i < rounded; i += LANES) {
-        vfloat s = select_f32(lanes < count - i, load_f32(scores + i) * scale, splat(LOWEST));
-        store_f32(scores + i, s);
-        best = max_f32(s, best);
-    }
-    const float before = *largest, found = max_lanes(best), now = found > before || found != found ? found : before;
-    for (int i = 0; i < rounded; i += LANES) {
-        vfloat e = select_f32(lanes < count - i, exp_f32(load_f32(scores + i) - now), splat(0.0f));
+    const int whole = count / LANES * LANES;
+    const vint there = lanes < count - whole;
+    vfloat best = splat(LOWEST), sum = {0};
+    int i = 0;
+    for (; i < whole; i += LANES)
+        best = max_f32(load_f32(scores + i), best);
+    if (whole < count)
+        best = max_f32(select_f32(there, load_f32(scores + i), splat(LOWEST)), best);
+    const float before = *largest, found = max_lanes(best) * scale, now = found > before || found != found ? found : before;
+    for (i = 0; i < whole; i += LANES) {
+        const vfloat e = exp2_f32(load_f32(scores + i) * scale - now);
         store_f32(scores + i, e);
         sum += e;
     }
-    *shrunk = exp_f32(splat(before - now))[0];
+    for (; i < rounded; i += LANES) {
+        const vfloat e = i < count ? select_f32(there, exp2_f32(load_f32(scores + i) * scale - now), splat(0.0f)) : splat(0.0f);
+        store_f32(scores + i, e);
+        sum += e;
+    }
+    *shrunk = exp2_f32(splat(before - now))[0];
     *total = *total * *shrunk + sum_lanes(sum);
     *largest = now;
 }
 
-static void run_item(const struct work *w, const struct item *item, const float *q, struct state *state)
+/* `next` is the item that this thread takes after this one, or null. */
+static void run_item(const struct work *w, const struct item *item, const struct item *next, const float *q, struct state *state)
 {
     const struct heads *h = w->h;
     const int rows = (int)(item->end_row - item->first_row);
@@ -104,7 +132,7 @@ static void run_item(const struct work *w, const struct item *item, const float 
     const int64_t start = w->batch->starts[item->request];
     int by_tiles = 0;
 #ifdef __AMX_BF16__
-    by_tiles = h->is_bf16 && h->head_dim % 32 == 0 && rows > 8 && amx_available();
+    by_tiles = h->is_bf16 && h->head_dim % 32 == 0 && rows > MAX_ROWS / 4 && amx_available();
 #endif
     memset(state->sums, 0, sizeof(float) * (size_t)(rows * h->head_dim));
     for (int r = 0; r < rows; r++) {
@@ -115,9 +143,18 @@ static void run_item(const struct work *w, const struct item *item, const float 
         const int64_t end = first + SEGMENT < item->end_position ? first + SEGMENT : item->end_position;
         struct segment s;
         find_segment(w, item, first, end, &s);
+        if (end < item->end_position)
+            find_next(w, item, end, &s);
+        else if (next)
+            find_next(w, next, next->first_position, &s);
 #ifdef __AMX_BF16__
         if (by_tiles)
-            scores_amx(h, &s, q, rows, scores);
+            for (int r = 0; r < rows; r += AMX_ROWS) {
+                const int some = rows - r < AMX_ROWS ? rows - r : AMX_ROWS;
+                if (!r || some < AMX_ROWS)
+                    begin_amx(some);
+                scores_amx(h, &s, q + r * h->head_dim, some, scores + r * SEGMENT);
+            }
         else
 #endif
             scores_vector(h, &s, q, rows, scores);
@@ -133,7 +170,12 @@ static void run_item(const struct work *w, const struct item *item, const float 
         }
 #ifdef __AMX_BF16__
         if (by_tiles)
-            weigh_amx(h, &s, scores, rows, state->sums);
+            for (int r = 0; r < rows; r += AMX_ROWS) {
+                const int some = rows - r < AMX_ROWS ? rows - r : AMX_ROWS;
+                if (rows % AMX_ROWS)
+                    begin_amx(some);
+                weigh_amx(h, &s, scores + r * SEGMENT, some, state->sums + r * h->head_dim);
+            }
         else
 #endif
             weigh_vector(h, &s, scores, rows, state->sums);
@@ -169,7 +211,7 @@ static void run_items(void *context, int begin, int end, int worker)
             memcpy(q + r * dim, w->queries + token * w->stride + (item->kv_head * w->group + row % w->group) * dim,
                    sizeof(float) * (size_t)dim);
         }
-        run_item(w, item, q, &state);
+        run_item(w, item, i + 1 < end ? item + 1 : 0, q, &state);
         for (int r = 0; r < rows; r++)
             if (item->part) {
                 float *part = item->part + r * (2 + dim);
@@ -195,7 +237,7 @@ static int64_t merge(const struct work *w, const struct item *item)
         }
         for (int64_t p = 0; p < parts; p++) {
             const float *part = item[p].part + (row - item->first_row) * (2 + dim);
-            const float factor = exp_f32(splat(part[0] - largest))[0];
+            const float factor = exp2_f32(splat(part[0] - largest))[0];
             total += part[1] * factor;
             for (int64_t d = 0; d < dim; d += LANES)
                 store_f32(sums + d, load_f32(sums + d) + load_f32(part + 2 + d) * factor);
@@ -232,7 +274,7 @@ int attend(const struct heads *h, const struct batch *batch, const float *querie
            const void *value_cache, float scale, void *out)
 {
     struct work w = {.h = h, .batch = batch, .queries = queries, .stride = stride, .group = h->num_heads / h->num_kv_heads,
-                     .key_cache = key_cache, .value_cache = value_cache, .scale = scale, .out = out};
+                     .key_cache = key_cache, .value_cache = value_cache, .scale = scale * 1.44269504f, .out = out};
     int64_t *first_tokens = malloc(sizeof(int64_t) * (size_t)batch->num_requests);
     w.first_tokens = first_tokens;
     const int64_t count = make_items(&w, 0, 0);
@@ -243,7 +285,8 @@ int attend(const struct heads *h, const struct batch *batch, const float *querie
         for (int64_t r = 0, token = 0; r < batch->num_requests; token += batch->counts[r++])
             first_tokens[r] = token;
         make_items(&w, w.items, parts);
-        pool_run(run_items, &w, (int)count, 1);
+        /* All heads of a request at once where there are enough: their keys and values lie side by side. */
+        pool_run(run_items, &w, (int)count, count >= 4 * h->num_kv_heads * pool_size() ? (int)h->num_kv_heads : 1);
         for (int64_t i = 0; i < count;)
             i += w.items[i].part ? merge(&w, w.items + i) : 1;
     }

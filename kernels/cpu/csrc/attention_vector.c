@@ -95,6 +95,8 @@ INLINE void weigh_rows(int is_bf16, int rows, int dims, const struct heads *h, c
             sum[r][d] = load_f32(sums + r * dim + first_dim + d * LANES);
     for (int at = 0; at < s->num_positions; at += LANES) {
         const int count = s->num_positions - at < LANES ? s->num_positions - at : LANES;
+        if (at / LANES < s->num_next)
+            prefetch_block(h, s->next_keys[at / LANES]);
         if (is_bf16) {
             const bf16 *values = (const bf16 *)s->values[at / LANES] + first_dim * 2;
             uint32_t pairs[SUB_ROWS][LANES / 2];

@@ -112,6 +112,7 @@ static void compute_items(void *context, int begin, int end, int worker)
     float out[MAX_PANELS * TILE_ROWS * LANES] __attribute__((aligned(64)));
     const int plain = (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
     (void)worker;
+    forget_tiles();
     for (int item = begin; item < end; item++) {
         const int64_t first = item % job->num_groups * job->group;
         int64_t row = item / job->num_groups * job->chunk;

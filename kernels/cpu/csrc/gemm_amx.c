@@ -12,6 +12,13 @@
 #define ROW_BYTES 64
 #define AHEAD 2048 /* bytes */
 
+static __thread int configured; /* rows that this thread's tiles are set up for; 0: none, or by others */
+
+void forget_tiles(void)
+{
+    configured = 0;
+}
+
 /* Brings a tile's worth of weights nearer that are needed soon: loads of tiles alone do not keep the memory busy. */
 INLINE void prefetch(const bf16 *p)
 {
@@ -99,14 +106,16 @@ void tiles_amx(const struct weight *w, const void *const panels[], int num_panel
 {
     const bf16 *const *from = (const bf16 *const *)panels;
     const int first = rows < TILE_HEIGHT ? rows : TILE_HEIGHT, second = rows - first;
+    if (configured != rows) {
+        const int other = second ? second : first;
+        configure_tiles((const int[8]){first, first, other, other, TILE_HEIGHT, TILE_HEIGHT, first, second},
+                        (const int[8]){64, 64, 64, 64, 64, 64, 64, 64});
+        configured = rows;
+    }
     if (!second) {
-        configure_tiles((const int[8]){first, first, first, first, TILE_HEIGHT, TILE_HEIGHT, first, 0},
-                        (const int[8]){64, 64, 64, 64, 64, 64, 64, 0});
         up_to_sixteen(w, from, num_panels, x, stride, to);
         return;
     }
-    configure_tiles((const int[8]){first, first, second, second, TILE_HEIGHT, TILE_HEIGHT, first, second},
-                    (const int[8]){64, 64, 64, 64, 64, 64, 64, 64});
     for (int p = 0; p < num_panels; p += 2) {
         const int other = p + 1 < num_panels ? p + 1 : p; /* an odd one is computed twice: both begin with what was there */
         up_to_thirty_two(w, from[p], from[other], x, stride, to->panel[p], to->panel[other], to->stride, to->add);
@@ -122,6 +131,10 @@ int amx_available(void)
     return available;
 }
 #else
+void forget_tiles(void)
+{
+}
+
 int amx_available(void)
 {
     return 0;

@@ -20,6 +20,9 @@ typedef void tiles(const struct weight *w, const void *const panels[], int num_p
 
 #define TILE_ROWS 32
 
+/* A thread calls it before the first of several calls of a `tiles` function: what it did in between may have changed its tiles. */
+void forget_tiles(void);
+
 tiles tiles_f32, tiles_bf16, tiles_wide, tiles_amx;
 
 #endif

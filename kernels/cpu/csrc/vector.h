@@ -123,6 +123,22 @@ INLINE float max_lanes(vfloat v)
     return best;
 }
 
+/* 2**x for x <= 0, to 2 units in the last place; 2**-126 below -126; NaN of NaN. x = n + r, with a polynomial for 2**r. */
+INLINE vfloat exp2_f32(vfloat x)
+{
+    const vfloat clamped = select_f32(x < splat(-126.0f), splat(-126.0f), x);
+    const vfloat shifted = clamped + 12582912.0f; /* 1.5 * 2**23: rounds to the nearest integer, which the lowest bits then are */
+    const vfloat r = clamped - (shifted - 12582912.0f);
+    vfloat p = splat(1.54035304e-4f);
+    p = p * r + 1.33335581e-3f;
+    p = p * r + 9.61812911e-3f;
+    p = p * r + 5.55041087e-2f;
+    p = p * r + 2.40226507e-1f;
+    p = p * r + 6.93147181e-1f;
+    p = p * r + 1.0f;
+    return (vfloat)((vint)p + ((vint)shifted << 23));
+}
+
 /* e**x to 2 units in the last place for x <= 88; 0 below -87; NaN of NaN. x = n ln 2 + r, with a polynomial for e**r. */
 INLINE vfloat exp_f32(vfloat x)
 {
