@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "cpu" / "csrc"
-# psabi: vectors wider than the registers are passed in memory, which no release of the compiler may change for a cached library.
+# psabi: how vectors wider than the registers are passed differs between releases, but the library is built by one.
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-Wno-psabi")
 TIMEOUT = 300.0  # seconds; a few are usual
 
@@ -20,8 +20,8 @@ class BuildError(RuntimeError):
 def build(cache: Path | None = None, compiler: str | None = None) -> Path:
     """The compiled library, from the cache if it is there. Several processes may do this at once.
 
-    The cache is `$XDG_CACHE_HOME/ringpost/kernels`; the compiler is `$CC`, else cc. Raises BuildError when there is none, or when
-    it fails.
+    The cache is `$XDG_CACHE_HOME/ringpost/kernels`; the compiler is `$CC`, else cc. Raises BuildError when there is none, or
+    when it fails.
     """
     name = compiler or os.environ.get("CC") or "cc"
     found = shutil.which(name)

@@ -1,5 +1,6 @@
-"""Memory in huge pages, for what a step reads all of: with small ones, looking up where a page is costs as much as reading it."""
+"""Memory in huge pages, for what a step reads all of: with small ones, finding a page costs as much as reading it."""
 
+import contextlib
 import mmap
 
 import numpy as np
@@ -13,15 +14,13 @@ def huge_zeros(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeros that take memory when they are first touched, in huge pages where the kernel has them."""
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them
-            pass
     return np.frombuffer(memory, dtype=np.uint8)[:nbytes]
 
 
 class Arena:
-    """Places many arrays side by side, so that small ones share huge pages. An array's memory lives as long as its neighbours'."""
+    """Places arrays side by side, so that small ones share huge pages. The memory of one lives as long as its neighbours'."""
 
     def __init__(self) -> None:
         self._free = huge_zeros(0)

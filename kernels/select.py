@@ -17,8 +17,8 @@ _logger = logging.getLogger("ringpost")
 def select_kernels(name: str = DEFAULT_KERNEL_SET) -> KernelSet:
     """The set of this name. Only that set is imported, because one of them needs Triton and one a C compiler.
 
-    Where the default one cannot be built this is `torch_ops`, and one line in the log says why. Raises ValueError for an unknown
-    name and ImportError where the set's compiler package is missing.
+    Where the default one cannot be built this is `torch_ops`, and one line in the log says why. Raises ValueError for an
+    unknown name and ImportError where the set's compiler package is missing.
     """
     if name not in KERNEL_SETS:
         raise ValueError(f"kernel set must be one of {', '.join(KERNEL_SETS)}, got {name!r}")

@@ -54,9 +54,6 @@ class Sampler:
             some = batch.select(filtered)
             scaled = wide[filtered] / temperature[filtered].unsqueeze(-1)
             apply_filters(scaled, top_k=some.top_k, top_p=some.top_p, min_p=some.min_p)
-            if filtered.numel() == wide.shape[0]:
-                wide = scaled
-            else:
-                wide = wide.index_put((filtered,), scaled)
+            wide = scaled if filtered.numel() == wide.shape[0] else wide.index_put((filtered,), scaled)
             temperature[filtered] = 1.0
         return self._kernels.choose(wide, temperature, batch.seeds, batch.positions)

@@ -8,7 +8,7 @@ import torch
 
 from ..build import build
 
-# How long a thread that waits for its next share of work spins before it sleeps, in microseconds. A wake-up costs about as much.
+# How long a thread that waits for its share of work spins before it sleeps. A wake-up costs about as much.
 SPIN_MICROSECONDS = 50
 
 FORMAT_F32, FORMAT_BF16 = 0, 1
