@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "cpu" / "csrc"
 # psabi: how vectors wider than the registers are passed differs between releases, but the library is built by one.
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-Wno-psabi")
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-Wno-psabi")
 TIMEOUT = 300.0  # seconds; a few are usual
 
 
@@ -20,17 +20,19 @@ class BuildError(RuntimeError):
 def build(cache: Path | None = None, compiler: str | None = None) -> Path:
     """The compiled library, from the cache if it is there. Several processes may do this at once.
 
-    The cache is `$XDG_CACHE_HOME/ringpost/kernels`; the compiler is `$CC`, else cc. Raises BuildError when there is none, or
+    The cache is `$XDG_CACHE_HOME/ringpost/kernels`; the compiler is `$CC`, else cc; the instructions are all that this CPU has,
+    or those of `$RINGPOST_KERNELS_MARCH`, a value of the compiler's `-march`. Raises BuildError when there is no compiler, or
     when it fails.
     """
+    flags = (*FLAGS, f"-march={os.environ.get('RINGPOST_KERNELS_MARCH') or 'native'}")
     name = compiler or os.environ.get("CC") or "cc"
     found = shutil.which(name)
     if found is None:
         raise BuildError(f"the C compiler {name!r} is not installed")
     folder = cache or _cache()
-    library = folder / f"{_key(Path(found).resolve())}.so"
+    library = folder / f"{_key(Path(found).resolve(), flags)}.so"
     if not library.exists():
-        _compile(found, library)
+        _compile(found, flags, library)
     return library
 
 
@@ -39,12 +41,12 @@ def _cache() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "ringpost" / "kernels"
 
 
-def _key(compiler: Path) -> str:
+def _key(compiler: Path, flags: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     status = compiler.stat()
-    digest.update(f"{FLAGS} {compiler} {status.st_size} {status.st_mtime_ns} {_cpu()}".encode())
+    digest.update(f"{flags} {compiler} {status.st_size} {status.st_mtime_ns} {_cpu()}".encode())
     return digest.hexdigest()[:32]
 
 
@@ -55,12 +57,12 @@ def _cpu() -> str:
     return "\n".join(line for line in lines if line.startswith(wanted))
 
 
-def _compile(compiler: str, library: Path) -> None:
+def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
     try:
         library.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             made = Path(folder) / library.name
-            command = [compiler, *FLAGS, "-o", str(made), *map(str, sorted(SOURCES.glob("*.c"))), "-lpthread", "-lm"]
+            command = [compiler, *flags, "-o", str(made), *map(str, sorted(SOURCES.glob("*.c"))), "-lpthread", "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
             if done.returncode:
                 raise BuildError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['it said nothing'])[0][:200]}")

@@ -140,12 +140,19 @@ class KernelSet(Protocol):
         """The decoder as one kernel over blocks of this size; None where the set has none for it."""
         ...
 
-    def choose(self, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-        """A token for each row of logits float32 [R, V], int64 [R]: the one with the largest logit / temperature + noise.
+    def choose(self, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """For each row of logits float32 [R, V], the token with the largest logit / temperature + noise, int64 [R], and its
+        logit, float32 [R].
 
         temperature float32 [R]; where it is 0 the largest logit wins. seeds and positions are as for `gumbel_noise`, which the
         noise is. A NaN wins whatever else there is, and of equals the lowest token. The logits stay as they are.
         """
+        ...
+
+    def choose_product(
+        self, x: Tensor, weight: PackedWeight, temperature: Tensor, seeds: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`choose` of `logits(x, weight)`, which a set need not keep anywhere."""
         ...
 
     def gumbel_noise(self, seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..kernels.interface import KernelSet
 from .batch import StepRows, logit_changes, sampling_batch
+from .models.registry import ChoosingLM
 from .processor_chain import LogitsProcessorError, ProcessorChain
 from .sampler import Sampler
 from .states import RowStates
@@ -46,7 +47,7 @@ class Chooser:
         self._processors = processors
 
     def choose(self, logits: Tensor, step: StepRows) -> Choice:
-        """A token for each request of a step, all of which yield one; logits [S, V] of any floating dtype stay as they are.
+        """A token for each request of a step, all of which yield one; logits float32 [S, V] stay as they are.
 
         What fails for the batch is done again request by request; whatever one fails with alone is its error.
         """
@@ -63,14 +64,27 @@ class Chooser:
             {row: error for row, one in enumerate(alone) for error in one.errors.values()},
         )
 
+    def is_plain(self, step: StepRows) -> bool:
+        """Whether the tokens of requests follow from the logits alone, which nothing changes or filters."""
+        states, rows = self._states, step.rows
+        if states.changes or self._processors.works_on(states.greedy[rows]):
+            return False
+        return not (states.filtered[rows].any() or states.allow_lists.used[rows].any() or states.penalties.used[rows].any())
+
+    def choose_plainly(self, model: ChoosingLM, hidden: Tensor, step: StepRows) -> Choice:
+        """A token for each request of a plain step, from its hidden states [S, hidden]; nobody sees the logits."""
+        batch = sampling_batch(step, self._states)
+        tokens, logits = model.choose(hidden, batch.noise_temperature, batch.seeds, batch.positions)
+        return Choice(tokens.numpy(), np.isfinite(logits.numpy()), {})
+
     def _choose(self, logits: Tensor, step: StepRows) -> Choice:
         batch = sampling_batch(step, self._states)
         changed = self._changed(logits, step)
         drawn = self._sampler.sample(logits if changed is None else changed, batch)
         if changed is None:
             # A NaN or an infinity wins any argmax, so looking at the winner finds it in the row.
-            finite = _at(logits, drawn).isfinite()
-            return Choice(drawn.numpy(), finite.numpy(), {})
+            tokens = drawn.numpy()
+            return Choice(tokens, np.isfinite(logits.numpy()[np.arange(len(tokens)), tokens]), {})
         finite = logits.amax(dim=-1).isfinite()
         best = _at(changed, drawn)
         bad = torch.nonzero(finite & ~best.isfinite()).squeeze(-1).tolist()

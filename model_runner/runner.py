@@ -26,6 +26,7 @@ from .kv_cache import KVCache, max_blocks
 from .loading import OnProgress, load_model, weight_layers
 from .logprobs import MAX_BYTES, OFF, SLICE, TooManyLogprobs, logprobs_bytes, token_logprobs
 from .memory import keep_freed_memory
+from .models.registry import ChoosingLM
 from .outcome import StepOutcome
 from .phases import PhaseClock
 from .processor_chain import LogitsProcessorError, ProcessorChain
@@ -227,6 +228,12 @@ class ModelRunner:
         hidden = self._model(inputs, self._cache)
         self._clock.mark("forward")
         count = len(step.rows)
+        if not spans and self._is_plain(step):
+            choice = self._chooser.choose_plainly(self._model, hidden, step)
+            self._clock.mark("logits")
+            computed = _Computed(np.arange(count), choice, choice.finite, [], [])
+            self._clock.mark("choose")
+            return computed
         logits = self._model.compute_logits(hidden[:count])
         self._clock.mark("logits")
         finite = np.ones(count, dtype=np.bool_)
@@ -244,6 +251,11 @@ class ModelRunner:
         prompt_logprobs = self._prompt_logprobs(hidden[count:], step, spans, finite)
         self._clock.mark("choose")
         return _Computed(sampled, choice, finite, [(int(sampled[at]), one) for at, one in logprobs], prompt_logprobs)
+
+    def _is_plain(self, step: StepRows) -> bool:
+        """Whether nobody wants to see the logits of a step, all of whose requests yield a token."""
+        nobody = (self._states.logprobs[step.rows] == OFF).all()
+        return bool(nobody and step.sampled.all() and self._chooser.is_plain(step) and isinstance(self._model, ChoosingLM))
 
     def _logprobs(self, logits: Tensor, step: StepRows, choice: Choice) -> list[tuple[int, TokenLogprobs]]:
         """Of the chosen tokens, by index; logits [S, V] are the raw ones of requests, all of which yield a token."""

@@ -38,6 +38,7 @@ class RowStates:
         self.top_k = np.zeros(max_num_seqs, dtype=np.int64)  # 0: off
         self.top_p = np.ones(max_num_seqs, dtype=np.float32)
         self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
+        self.filtered = np.zeros(max_num_seqs, dtype=np.bool_)  # drawn, and by one of the last three
         self.seeds = np.zeros(max_num_seqs, dtype=np.int64)
         self.logprobs = np.full(max_num_seqs, OFF, dtype=np.int64)  # likeliest tokens to tell; -1: the whole vocabulary
         self.prompt_logprobs = np.full(max_num_seqs, OFF, dtype=np.int64)  # the same for prompts
@@ -90,6 +91,7 @@ class RowStates:
         self.top_k[row] = max(params.top_k, 0)
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
+        self.filtered[row] = not params.greedy and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
         self.seeds[row] = params.seed or 0
         self.logprobs[row] = OFF if params.logprobs is None else params.logprobs
         self.prompt_logprobs[row] = OFF if params.prompt_logprobs is None else params.prompt_logprobs

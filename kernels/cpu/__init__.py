@@ -7,7 +7,7 @@ kernels needs are torch's operators.
 from ..reference.noise import gumbel_noise, gumbel_noise_at
 from ..torch_ops.elementwise import add_rms_norm, rms_norm, rotary, silu_and_mul
 from .attention import paged_attention, plan_attention, write_kv
-from .choice import choose
+from .choice import choose, choose_product
 from .decoder import fuse_decoder
 from .library import library
 from .linear import linear, logits, pack_linear
@@ -15,6 +15,7 @@ from .linear import linear, logits, pack_linear
 __all__ = [
     "add_rms_norm",
     "choose",
+    "choose_product",
     "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",

@@ -105,7 +105,8 @@ def library() -> ctypes.CDLL:
         "ringpost_write_kv": [POINTER(Heads), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
         "ringpost_attend": [POINTER(Heads), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_float, c_void_p],
         "ringpost_decode": [POINTER(Decoder), POINTER(Step)],
-        "ringpost_choose": [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
+        "ringpost_choose": [c_void_p, c_int64, c_int64, *[c_void_p] * 5],
+        "ringpost_choose_product": [POINTER(Weight), c_void_p, c_int64, c_int64, c_int, *[c_void_p] * 5],
         "ringpost_start_threads": [c_int, c_int],
     }
     for name, arguments in pointers.items():

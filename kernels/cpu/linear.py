@@ -43,11 +43,18 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
     return _products(x, weight, None if bias is None else bias.float()).to(x.dtype)
 
 
+def padded(x: Tensor, weight: PackedWeight) -> Tensor:
+    """x [T, in] as a product with the weight takes it: in its dtype, with rows behind the last that may be read."""
+    rows = torch.empty((len(x) + SPARE_ROWS, weight.in_features), dtype=weight.data.dtype)
+    rows[: len(x)] = x
+    return rows
+
+
 def _products(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
     count = x.shape[0]
-    padded = torch.empty((count + SPARE_ROWS, weight.in_features), dtype=weight.data.dtype)
-    padded[:count] = x
+    rows = padded(x, weight)
     y = torch.empty((count, weight.out_features), dtype=torch.float32)
-    narrow = weight.data.dtype == torch.bfloat16
-    library().ringpost_linear(weight_struct(weight, bias), padded.data_ptr(), weight.in_features, count, narrow, y.data_ptr())
+    library().ringpost_linear(
+        weight_struct(weight, bias), rows.data_ptr(), rows.shape[1], count, rows.dtype == torch.bfloat16, y.data_ptr()
+    )
     return y

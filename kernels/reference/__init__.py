@@ -3,7 +3,7 @@
 from .activation import silu_and_mul
 from .attention import paged_attention, plan_attention
 from .cache import write_kv
-from .choice import choose
+from .choice import choose, choose_product
 from .decoder import fuse_decoder
 from .linear import linear, logits, pack_linear
 from .noise import gumbel_noise, gumbel_noise_at
@@ -13,6 +13,7 @@ from .rotary import rotary
 __all__ = [
     "add_rms_norm",
     "choose",
+    "choose_product",
     "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",

@@ -7,13 +7,14 @@ from ..reference.cache import write_kv
 from ..reference.decoder import fuse_decoder
 from ..reference.noise import gumbel_noise, gumbel_noise_at
 from .attention import paged_attention, plan_attention
-from .choice import choose
+from .choice import choose, choose_product
 from .elementwise import add_rms_norm, rms_norm, rotary, silu_and_mul
 from .linear import linear, logits, pack_linear
 
 __all__ = [
     "add_rms_norm",
     "choose",
+    "choose_product",
     "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from ..interface import PackedWeight
 from ..reference.noise import gumbel_noise, gumbel_noise_at
+from .linear import logits as logits_of
 
 # The noise spans -2.82 to 17.33, so a token further below the best can never win.
 _REACH = 20.2
@@ -11,17 +13,23 @@ _REACH = 20.2
 _SPARSE_BELOW = 0.25
 
 
-def choose(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """The index of the largest logit, or of the largest logit / temperature + noise where the temperature is not 0."""
+def choose(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """The index of the largest logit, or of the largest logit / temperature + noise where that is not 0; and its logit."""
     drawn = temperature > 0
-    if not bool(drawn.any()):
-        return logits.argmax(dim=-1)
     tokens = torch.empty(logits.shape[0], dtype=torch.int64)
     rows, others = torch.nonzero(drawn).squeeze(-1), torch.nonzero(~drawn).squeeze(-1)
     if others.numel():
         tokens[others] = logits[others].argmax(dim=-1)
-    tokens[rows] = _draw(logits[rows] / temperature[rows].unsqueeze(-1), seeds[rows], positions[rows])
-    return tokens
+    if rows.numel():
+        tokens[rows] = _draw(logits[rows] / temperature[rows].unsqueeze(-1), seeds[rows], positions[rows])
+    return tokens, logits.gather(1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def choose_product(
+    x: Tensor, weight: PackedWeight, temperature: Tensor, seeds: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The choice among the products with each row of x."""
+    return choose(logits_of(x, weight), temperature, seeds, positions)
 
 
 def _draw(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from ..reference import (
     choose,
+    choose_product,
     fuse_decoder,
     gumbel_noise,
     gumbel_noise_at,
@@ -19,6 +20,7 @@ from .norm import add_rms_norm, rms_norm
 __all__ = [
     "add_rms_norm",
     "choose",
+    "choose_product",
     "fuse_decoder",
     "gumbel_noise",
     "gumbel_noise_at",

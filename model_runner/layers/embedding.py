@@ -48,3 +48,7 @@ class LMHead(Layer):
     def forward(self, x: Tensor) -> Tensor:
         """x [T, size] to logits float32 [T, vocab_size]."""
         return self.kernels.logits(x, self.packed)
+
+    def choose(self, x: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernels' `choose` among the logits of x [T, size]: tokens int64 [T] and their logits."""
+        return self.kernels.choose_product(x, self.packed, temperature, seeds, positions)

@@ -184,3 +184,7 @@ class LlamaForCausalLM(nn.Module):
         """Logits float32 [S, vocab_size] of hidden states [S, hidden]."""
         logits: Tensor = self.lm_head(hidden)
         return logits
+
+    def choose(self, hidden: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens int64 [S] for hidden states [S, hidden] and their logits, as the kernels' `choose` has them."""
+        return cast("tuple[Tensor, Tensor]", self.lm_head.choose(hidden, temperature, seeds, positions))

@@ -1,6 +1,6 @@
 """Which class runs which architecture."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -22,6 +22,15 @@ class CausalLM(Protocol):
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits [S, vocab_size] of hidden states [S, hidden]."""
+        ...
+
+
+@runtime_checkable
+class ChoosingLM(Protocol):
+    """A model that can also choose tokens without making logits that anybody sees."""
+
+    def choose(self, hidden: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernels' `choose` among the logits of hidden states [S, hidden]."""
         ...
 
 

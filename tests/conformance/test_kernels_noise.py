@@ -108,15 +108,16 @@ def test_choices(
     positions = torch.randint(0, 10000, (rows,), generator=generator)
     kept = logits.clone()
     temperature = torch.tensor(temperatures)
-    chosen = kernels.choose(logits, temperature, seeds, positions)
+    chosen, their_logits = kernels.choose(logits, temperature, seeds, positions)
     reference = select_kernels("reference")
-    expected = reference.choose(logits, temperature, seeds, positions)
+    expected, _ = reference.choose(logits, temperature, seeds, positions)
     drawn = (temperature > 0).unsqueeze(-1)
     values = logits / torch.where(temperature > 0, temperature, 1.0).unsqueeze(-1)
     values = torch.where(drawn, values + reference.gumbel_noise(seeds, positions, vocab_size), values)
     lost = values.gather(1, expected[:, None]) - values.gather(1, chosen[:, None])
     assert (lost.abs() <= 1e-5).all()
     assert chosen.dtype == torch.int64
+    assert torch.equal(their_logits, logits.gather(1, chosen[:, None]).squeeze(1))
     assert torch.equal(logits, kept)
 
 
@@ -129,12 +130,36 @@ def test_choices_at_the_edges(kernels: KernelSet, temperature: float, size: int)
     logits = torch.full((1, size), -3.0)
     logits[0, size - 2 :] = 40.0 if temperature else 2.0
     if not temperature:
-        assert kernels.choose(logits, at, some, some).tolist() == [size - 2]
+        assert kernels.choose(logits, at, some, some)[0].tolist() == [size - 2]
     logits[0, size // 2] = math.nan
-    assert kernels.choose(logits, at, some, some).tolist() == [size // 2]
+    assert kernels.choose(logits, at, some, some)[0].tolist() == [size // 2]
     logits[0] = -math.inf
-    assert 0 <= int(kernels.choose(logits, at, some, some)) < size
+    assert 0 <= int(kernels.choose(logits, at, some, some)[0]) < size
     logits[0, size - 1] = -5.0
-    assert kernels.choose(logits, at, some, some).tolist() == [size - 1]
+    assert kernels.choose(logits, at, some, some)[0].tolist() == [size - 1]
     logits[0, 1] = math.inf
-    assert kernels.choose(logits, at, some, some).tolist() == [1]
+    assert kernels.choose(logits, at, some, some)[0].tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@given(
+    generator=st.integers(0, 2**31).map(lambda seed: torch.Generator().manual_seed(seed)),
+    vocab_size=st.sampled_from([1, 16, 63, 64, 65, 1000]),
+    temperatures=st.lists(st.sampled_from([0.0, 0.7, 1.0]), min_size=1, max_size=40),
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_choices_among_products(
+    kernels: KernelSet, dtype: torch.dtype, generator: torch.Generator, vocab_size: int, temperatures: list[float]
+) -> None:
+    rows = len(temperatures)
+    x = torch.randn((rows, 32), generator=generator).to(dtype)
+    packed = kernels.pack_linear(torch.randn((vocab_size, 32), generator=generator).to(dtype))
+    temperature = torch.tensor(temperatures)
+    seeds = torch.arange(rows)
+    tokens, chosen = kernels.choose_product(x, packed, temperature, seeds, seeds)
+    logits = kernels.logits(x, packed)
+    expected, _ = kernels.choose(logits, temperature, seeds, seeds)
+    assert torch.equal(tokens, expected)
+    assert torch.equal(chosen, logits.gather(1, tokens[:, None]).squeeze(1))
+    x[0, 0] = math.nan
+    assert kernels.choose_product(x, packed, temperature, seeds, seeds)[1][0].isnan()

@@ -1,54 +1,41 @@
-/* The choice of a token for each row of logits: the largest, or the largest with noise. */
+/* The choice of a token for each row: the largest logit, or the largest with noise. Either of logits that are there, or of a product
+ * whose logits are forgotten as soon as they are made. */
 #include <math.h>
 #include <stdlib.h>
 
+#include "gemm.h"
 #include "noise.h"
 #include "pool.h"
 
-#define CHUNK 8192 /* tokens of an item */
-#define QUAD 4     /* tokens of a counter */
+#define BLOCK (4 * LANES) /* tokens looked at at a time: those of LANES counters */
+#define CHUNK (128 * BLOCK)
 #define ROUGH 1e-2f
 
 struct best {
-    float value;
+    float value, logit;
     int64_t token;
 };
 
-struct choice {
-    const float *logits, *temperature;
+/* What the rows want. Where the temperature is 0 there is no noise. */
+struct wishes {
+    const float *temperature;
     const int64_t *seeds, *positions;
-    int64_t vocab_size, chunks;
-    struct best *found; /* of each row and chunk */
 };
 
-/* A NaN is better than any number, and of equals the first. Tokens are offered in rising order. */
-INLINE int is_better(float value, float best)
+static const struct best NONE = {-INFINITY, -INFINITY, 0};
+
+/* A NaN is better than any number, and of equals the first. */
+INLINE int is_better(float value, int64_t token, const struct best *best)
 {
-    return value > best || (value != value && best == best);
+    if (value != value)
+        return best->value == best->value || token < best->token;
+    return value > best->value || (value == best->value && token < best->token);
 }
 
-static struct best largest(const float *row, int64_t first, int64_t end)
+INLINE void offer(struct best *best, float value, float logit, int64_t token)
 {
-    const vint lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    struct best best = {row[first], first};
-    vfloat top = splat(row[first]);
-    vint where = {0};
-    int64_t at = first;
-    for (; at + LANES <= end; at += LANES) {
-        const vfloat v = load_f32(row + at);
-        const vint better = (v > top) | ((v != v) & (top == top));
-        top = select_f32(better, v, top);
-        where = (better & (lanes + (int32_t)(at - first))) | (~better & where);
-    }
-    for (int i = 0; i < LANES && at > first; i++) {
-        const int64_t token = first + where[i];
-        if (is_better(top[i], best.value) || (top[i] == best.value && token < best.token))
-            best = (struct best){top[i], token};
-    }
-    for (; at < end; at++)
-        if (is_better(row[at], best.value))
-            best = (struct best){row[at], at};
-    return best;
+    if (is_better(value, token, best))
+        *best = (struct best){value, logit, token};
 }
 
 static float noise_at(vuint bits, int lane)
@@ -56,87 +43,142 @@ static float noise_at(vuint bits, int lane)
     return -logf(-log1pf(-uniform(bits)[lane]));
 }
 
-/* With noise. Only tokens that could win get any, and exact noise only those that win by rough noise or nearly do. */
-static struct best largest_with_noise(const struct choice *c, int64_t r, int64_t first, int64_t end)
+/* Looks at BLOCK logits, of the tokens from `first` on. Behind the last token they are minus infinity. */
+static void look(const float *logits, int64_t first, struct best *best)
 {
-    const float *row = c->logits + r * c->vocab_size;
-    const float temperature = c->temperature[r];
-    const struct best top = largest(row, first, end);
-    struct best best = {-INFINITY, first};
-    if (!isfinite(top.value))
-        return top;
-    float floor = top.value / temperature + SMALLEST_NOISE - LARGEST_NOISE;
-    for (int64_t at = first; at < end; at += LANES * QUAD) {
-        float scaled[LANES * QUAD];
-        vint possible = {0};
-        for (int64_t i = 0; i < LANES * QUAD; i += LANES) {
-            vfloat v = splat(-INFINITY);
-            if (at + i + LANES <= end)
-                v = load_f32(row + at + i) / temperature;
-            else
-                for (int64_t j = at + i; j < end; j++)
-                    v[j - at - i] = row[j] / temperature;
-            possible |= v >= floor;
-            store_f32(scaled + i, v);
-        }
-        int any = 0;
-        for (int i = 0; i < LANES; i++)
-            any |= possible[i];
-        if (!any)
-            continue;
-        vuint quads, bits[QUAD];
-        for (int i = 0; i < LANES; i++)
-            quads[i] = (uint32_t)(at / QUAD + i);
-        philox(quads, (uint64_t)c->seeds[r], (uint64_t)c->positions[r], bits);
-        for (int q = 0; q < QUAD; q++) {
-            vfloat mine;
-            for (int i = 0; i < LANES; i++)
-                mine[i] = scaled[i * QUAD + q];
-            const vfloat rough = mine + rough_noise(uniform(bits[q]));
-            const vint close = rough > best.value - ROUGH;
-            for (int i = 0; i < LANES; i++) {
-                if (!close[i])
-                    continue;
-                const float value = mine[i] + noise_at(bits[q], i);
-                const int64_t token = at + i * QUAD + q;
-                if (value > best.value || (value == best.value && token < best.token))
-                    best = (struct best){value, token};
-            }
-        }
-        floor = best.value - LARGEST_NOISE > floor ? best.value - LARGEST_NOISE : floor;
+    vint any = {0};
+    for (int i = 0; i < BLOCK; i += LANES) {
+        const vfloat v = load_f32(logits + i);
+        any |= ~(v <= best->value);
     }
-    return best;
+    int some = 0;
+    for (int i = 0; i < LANES; i++)
+        some |= any[i];
+    for (int i = 0; some && i < BLOCK; i++)
+        if (!(logits[i] <= best->value))
+            offer(best, logits[i], logits[i], first + i);
 }
+
+/* The same with noise. Only tokens that could win get any, and exact noise only those that win by rough noise or nearly do. */
+static void look_with_noise(const float *logits, int64_t first, float temperature, int64_t seed, int64_t position, struct best *best)
+{
+    const float floor = best->value - LARGEST_NOISE;
+    vint any = {0};
+    for (int i = 0; i < BLOCK; i += LANES) {
+        const vfloat v = load_f32(logits + i);
+        any |= ~(v / temperature < floor) & (v != splat(-INFINITY));
+    }
+    int some = 0;
+    for (int i = 0; i < LANES; i++)
+        some |= any[i];
+    if (!some)
+        return;
+    vuint quads, bits[4];
+    for (int i = 0; i < LANES; i++)
+        quads[i] = (uint32_t)(first / 4 + i);
+    philox(quads, (uint64_t)seed, (uint64_t)position, bits);
+    for (int q = 0; q < 4; q++) {
+        vfloat mine;
+        for (int i = 0; i < LANES; i++)
+            mine[i] = logits[4 * i + q];
+        const vint close = ~(mine / temperature + rough_noise(uniform(bits[q])) <= best->value - ROUGH);
+        for (int i = 0; i < LANES; i++)
+            if (close[i] && mine[i] != -INFINITY)
+                offer(best, mine[i] / temperature + noise_at(bits[q], i), mine[i], first + 4 * i + q);
+    }
+}
+
+static void look_as(const struct wishes *w, int64_t row, const float *logits, int64_t first, struct best *best)
+{
+    if (w->temperature[row] > 0)
+        look_with_noise(logits, first, w->temperature[row], w->seeds[row], w->positions[row], best);
+    else
+        look(logits, first, best);
+}
+
+/* Of what threads found for each row, [parts][rows]. */
+static void conclude(const struct best *found, int64_t parts, int64_t rows, int64_t *tokens, float *logits)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        struct best best = found[r];
+        for (int64_t p = 1; p < parts; p++)
+            offer(&best, found[p * rows + r].value, found[p * rows + r].logit, found[p * rows + r].token);
+        tokens[r] = best.token;
+        logits[r] = best.logit;
+    }
+}
+
+struct choice {
+    struct wishes wishes;
+    const float *logits;
+    int64_t rows, vocab_size;
+    struct best *found; /* [chunks][rows] */
+};
 
 static void choose_items(void *context, int begin, int end, int worker)
 {
     const struct choice *c = context;
     (void)worker;
     for (int item = begin; item < end; item++) {
-        const int64_t row = item / c->chunks, first = item % c->chunks * CHUNK;
+        const int64_t row = item % c->rows, first = item / c->rows * CHUNK;
         const int64_t last = first + CHUNK < c->vocab_size ? first + CHUNK : c->vocab_size;
-        c->found[item] = c->temperature[row] > 0 ? largest_with_noise(c, row, first, last)
-                                                 : largest(c->logits + row * c->vocab_size, first, last);
+        const float *logits = c->logits + row * c->vocab_size;
+        int64_t at = first;
+        c->found[item] = NONE;
+        for (; at + BLOCK <= last; at += BLOCK)
+            look_as(&c->wishes, row, logits + at, at, c->found + item);
+        if (at < last) {
+            float rest[BLOCK];
+            for (int i = 0; i < BLOCK; i++)
+                rest[i] = at + i < last ? logits[at + i] : -INFINITY;
+            look_as(&c->wishes, row, rest, at, c->found + item);
+        }
     }
 }
 
-/* The token of each row of logits [count][vocab_size] with the largest logit / temperature + noise, or logit where the temperature is
- * 0. A NaN wins. False if memory ran out. */
-int ringpost_choose(const float *logits, int64_t count, int64_t vocab_size, const float *temperature, const int64_t *seeds,
-                    const int64_t *positions, int64_t *tokens)
+/* For each row of logits [rows][vocab_size], the token with the largest logit / temperature + noise, or logit where the temperature
+ * is 0, and its logit. A NaN wins. False if memory ran out. */
+int ringpost_choose(const float *logits, int64_t rows, int64_t vocab_size, const float *temperature, const int64_t *seeds,
+                    const int64_t *positions, int64_t *tokens, float *chosen)
 {
-    struct choice c = {logits, temperature, seeds, positions, vocab_size, (vocab_size + CHUNK - 1) / CHUNK, 0};
-    c.found = malloc(sizeof(struct best) * (size_t)(count * c.chunks + 1));
+    const int64_t chunks = (vocab_size + CHUNK - 1) / CHUNK;
+    struct choice c = {{temperature, seeds, positions}, logits, rows, vocab_size, 0};
+    c.found = malloc(sizeof(struct best) * (size_t)(rows * chunks + 1));
     if (!c.found)
         return 0;
-    pool_run(choose_items, &c, (int)(count * c.chunks), 1);
-    for (int64_t r = 0; r < count; r++) {
-        struct best best = c.found[r * c.chunks];
-        for (int64_t i = 1; i < c.chunks; i++)
-            if (is_better(c.found[r * c.chunks + i].value, best.value))
-                best = c.found[r * c.chunks + i];
-        tokens[r] = best.token;
-    }
+    pool_run(choose_items, &c, (int)(rows * chunks), 1);
+    conclude(c.found, chunks, rows, tokens, chosen);
+    free(c.found);
+    return 1;
+}
+
+struct product_choice {
+    struct wishes wishes;
+    int64_t rows;
+    struct best *found; /* [threads][rows] */
+};
+
+static void look_at_product(void *context, int worker, int64_t row, int64_t output, const float *values)
+{
+    const struct product_choice *c = context;
+    look_as(&c->wishes, row, values, output, c->found + worker * c->rows + row);
+}
+
+/* The same for the logits x @ w.T of `rows` rows of x, which are kept nowhere. */
+int ringpost_choose_product(const struct weight *w, const void *x, int64_t stride, int64_t rows, int is_bf16,
+                            const float *temperature, const int64_t *seeds, const int64_t *positions, int64_t *tokens,
+                            float *chosen)
+{
+    const struct rows from = {x, stride, rows, is_bf16};
+    struct product_choice c = {{temperature, seeds, positions}, rows, 0};
+    const int64_t count = rows * pool_size();
+    c.found = malloc(sizeof(struct best) * (size_t)(count + 1));
+    if (!c.found)
+        return 0;
+    for (int64_t i = 0; i < count; i++)
+        c.found[i] = NONE;
+    gemm_visit(w, &from, look_at_product, &c);
+    conclude(c.found, pool_size(), rows, tokens, chosen);
     free(c.found);
     return 1;
 }

@@ -1,6 +1,8 @@
 /* Divides a product among the threads: each takes some panels, and all rows of a chunk that stays in its cache. */
 #include "gemm.h"
 
+#include <math.h>
+
 #include "amx.h"
 #include "gemm_tiles.h"
 #include "pool.h"
@@ -15,6 +17,8 @@ struct product {
     int into, group; /* panels of an item */
     int64_t num_panels, num_groups;
     tiles *compute;
+    visit *look; /* instead of `into` */
+    void *context;
 };
 
 static tiles *choose_tiles(const struct weight *w)
@@ -104,14 +108,37 @@ static void finish(const struct product *job, int64_t first_panel, int num_panel
     }
 }
 
+static void show(const struct product *job, int worker, int64_t first_panel, int num_panels, int64_t first_row, int rows,
+                 const float *out)
+{
+    const int64_t output = first_panel * LANES;
+    vfloat bias[MAX_PANELS];
+    float values[VISITED];
+    for (int p = 0; p < num_panels; p++) {
+        const int64_t there_are = job->w->outputs - output - p * LANES;
+        bias[p] = bias_of(job->w, output + p * LANES, there_are < LANES ? (int)there_are : LANES);
+    }
+    for (int r = 0; r < rows; r++) {
+        for (int i = 0; i < VISITED; i += LANES) {
+            const int p = i / LANES;
+            vfloat v = splat(-INFINITY);
+            if (p < num_panels)
+                v = load_f32(out + (p * TILE_ROWS + r) * LANES) + bias[p];
+            store_f32(values + i, v);
+        }
+        for (int64_t i = job->w->outputs - output; i < VISITED; i++)
+            values[i] = -INFINITY;
+        job->look(job->context, worker, first_row + r, output, values);
+    }
+}
+
 static void compute_items(void *context, int begin, int end, int worker)
 {
     const struct product *job = context;
     const int gated = job->into == SILU_F32 || job->into == SILU_BF16;
     const int64_t size = job->x->is_bf16 ? sizeof(bf16) : sizeof(float);
     float out[MAX_PANELS * TILE_ROWS * LANES] __attribute__((aligned(64)));
-    const int plain = (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
-    (void)worker;
+    const int plain = !job->look && (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
     forget_tiles();
     for (int item = begin; item < end; item++) {
         const int64_t first = item % job->num_groups * job->group;
@@ -131,23 +158,38 @@ static void compute_items(void *context, int begin, int end, int worker)
             for (int p = 0; p < some; p++)
                 to.panel[p] = plain ? (float *)job->y + row * job->stride + (first + p) * LANES : out + p * TILE_ROWS * LANES;
             job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
-            if (!plain)
+            if (job->look)
+                show(job, worker, first, some, row, rows, out);
+            else if (!plain)
                 finish(job, first, some, row, rows, out);
         }
     }
 }
 
-void gemm(const struct weight *w, const struct rows *x, int into, void *y, int64_t stride)
+/* Fills in how the product is divided, and runs it. */
+static void run(struct product *job, int gated)
 {
-    const int gated = into == SILU_F32 || into == SILU_BF16;
-    struct product job = {.w = w, .x = x, .y = y, .stride = stride, .into = into, .compute = choose_tiles(w)};
+    const struct rows *x = job->x;
     if (x->count == 0)
         return;
     const int64_t row_bytes = x->stride * (x->is_bf16 ? 2 : 4);
-    job.group = gated ? MAX_PANELS / 2 : MAX_PANELS;
-    job.num_panels = ((gated ? w->outputs / 2 : w->outputs) + LANES - 1) / LANES;
-    job.num_groups = (job.num_panels + job.group - 1) / job.group;
+    job->compute = choose_tiles(job->w);
+    job->group = gated ? MAX_PANELS / 2 : MAX_PANELS;
+    job->num_panels = ((gated ? job->w->outputs / 2 : job->w->outputs) + LANES - 1) / LANES;
+    job->num_groups = (job->num_panels + job->group - 1) / job->group;
     const int64_t chunks = (x->count * row_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
-    job.chunk = ((x->count + chunks - 1) / chunks + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    pool_run(compute_items, &job, (int)(chunks * job.num_groups), 1);
+    job->chunk = ((x->count + chunks - 1) / chunks + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    pool_run(compute_items, job, (int)((x->count + job->chunk - 1) / job->chunk * job->num_groups), 1);
+}
+
+void gemm(const struct weight *w, const struct rows *x, int into, void *y, int64_t stride)
+{
+    struct product job = {.w = w, .x = x, .y = y, .stride = stride, .into = into};
+    run(&job, into == SILU_F32 || into == SILU_BF16);
+}
+
+void gemm_visit(const struct weight *w, const struct rows *x, visit *look, void *context)
+{
+    struct product job = {.w = w, .x = x, .into = INTO_F32, .look = look, .context = context};
+    run(&job, 0);
 }

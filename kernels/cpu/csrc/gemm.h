@@ -35,4 +35,11 @@ struct rows {
 /* y has `stride` numbers from row to row. x and y do not overlap. */
 void gemm(const struct weight *w, const struct rows *x, int into, void *y, int64_t stride);
 
+/* Looks at VISITED products of a row, those of the outputs from `output` on; minus infinity where there is no output. */
+#define VISITED (4 * LANES)
+typedef void visit(void *context, int worker, int64_t row, int64_t output, const float *values);
+
+/* Shows all products, which are kept nowhere. A row's may be shown in any order, and by several threads. */
+void gemm_visit(const struct weight *w, const struct rows *x, visit *look, void *context);
+
 #endif

@@ -26,6 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ringpost.ipc.messages.plans import NewRow, RowTokens, StepPlan
 from ringpost.ipc.messages.results import StepResult
 from ringpost.ipc.messages.sampling import SamplingParams
+from ringpost.model_runner.choice import Chooser
 from ringpost.model_runner.outcome import FAILED_TOKEN
 from ringpost.model_runner.runner import ModelRunner
 from ringpost.model_runner.sampler import Sampler
@@ -69,6 +70,7 @@ def seen_logits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         return sample(self, logits, batch)
 
     monkeypatch.setattr(Sampler, "sample", keep)
+    monkeypatch.setattr(Chooser, "is_plain", lambda *_: False)
     return seen
 
 
@@ -257,6 +259,7 @@ def test_logits_that_are_no_numbers_fail_their_request(
     good = prompt(20)
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "sample", poison)
+        patch.setattr(Chooser, "is_plain", lambda *_: False)
         result = runner.execute(plan([(0, 0, 20), (1, 0, 4)], [0, 1], [new_row(0, good), new_row(1, prompt(4), params)]))
     assert result.tokens == [*greedy_tokens(model, good, 1), FAILED_TOKEN]
     assert [(failure.index, failure.kind) for failure in result.failures] == [(1, "NonFiniteLogitsError")]
@@ -310,6 +313,7 @@ def test_description(runner: ModelRunner, model: LlamaForCausalLM) -> None:
     description = runner.describe()
     parameters = sum(weight.numel() for weight in model.parameters())
     head = model.lm_head.weight.numel()  # tied, yet held once dense and once packed
-    assert description.weight_bytes == 4 * (parameters + head)
+    filled = 15 * head // model.config.vocab_size  # a kernel set may fill up the last sixteen outputs
+    assert 4 * (parameters + head) <= description.weight_bytes <= 4 * (parameters + head + filled)
     assert description.cache_bytes == 2 * 2 * 2 * 16 * 4 * BLOCK_SIZE * ROWS * BLOCKS_PER_ROW
     assert (description.dtype, description.device, description.steps) == ("float32", "cpu", 1)
