@@ -246,6 +246,17 @@ def test_a_request_that_failed_fails_in_the_step_planned_meanwhile_too(runner: M
     assert (result.tokens, result.failures) == (greedy_tokens(model, good, 1), []), "another request enters the row"
 
 
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=1), SamplingParams(seed=2, temperature=0.5)])
+def test_tokens_are_the_same_whether_anybody_sees_the_logits(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, params: SamplingParams
+) -> None:
+    requests = [new_row(row, prompt(10 + row), params) for row in range(3)]
+    counts = [10, 11, 12]
+    unseen = prefill_and_decode(make_runner(directory), requests, counts, 6)
+    monkeypatch.setattr(Chooser, "is_plain", lambda *_: False)
+    assert prefill_and_decode(make_runner(directory), requests, counts, 6) == unseen
+
+
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, top_p=0.5, top_k=7, min_p=0.1)])
 def test_logits_that_are_no_numbers_fail_their_request(
     runner: ModelRunner, model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch, params: SamplingParams
