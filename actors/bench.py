@@ -5,6 +5,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,10 @@ from .benchmarks.mailbox import Settings as MailboxSettings
 from .benchmarks.mailbox import plan, run_mailbox_benchmark
 from .benchmarks.measurements import MEASUREMENTS
 from .benchmarks.messages import SIZES
+from .benchmarks.perplexity import Report as PerplexityReport
+from .benchmarks.perplexity import Settings as PerplexitySettings
+from .benchmarks.perplexity import run_perplexity_benchmark
+from .benchmarks.perplexity_table import print_perplexity_report
 from .benchmarks.recovery import run_recovery_benchmark
 from .benchmarks.recovery_report import FAULTS, MARK
 from .benchmarks.recovery_report import Report as RecoveryReport
@@ -119,6 +124,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     startup.set_defaults(parser=startup, measure=_measure_startup)
     add_model(startup)
     startup.add_argument("--repeats", type=int, default=5, metavar="N", help="starts, of which medians are shown (default 5)")
+    text = "how well a model foretells a text, with its weights as they are and quantised"
+    perplexity = benchmarks.add_parser("perplexity", help=text, description=f"Measure {text}.")
+    perplexity.set_defaults(parser=perplexity, measure=_measure_perplexity)
+    _add_perplexity_arguments(perplexity)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +161,17 @@ def _add_throughput_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(flag, type=int, metavar="N", help=f"{text} (default {default})")
     add_engine_arguments(parser)
+
+
+def _add_perplexity_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="FILE", help="a text in UTF-8")
+    add_model(parser)
+    parser.add_argument("--dtype", default="auto", help="as for an engine (default: %(default)s)")
+    parser.add_argument("--window", type=int, default=512, metavar="N", help="tokens that are seen together (default 512)")
+    names = ["none", "int8", "int4"]
+    text = f"only these of {', '.join(names)}"
+    parser.add_argument("--quantizations", nargs="+", choices=names, default=names, metavar="NAME", help=text)
+    parser.add_argument("--ignore", nargs="+", default=[], metavar="MODULE", help="modules that stay dense (default none)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -260,6 +280,23 @@ def _measure_throughput(arguments: argparse.Namespace) -> tuple[ThroughputReport
     settings = ThroughputSettings(model=arguments.model, options=_engine_options(arguments), points=points)
     with progress(len(points)) as done:
         return run_until_sigterm(run_throughput_benchmark(settings, done)), print_throughput_report
+
+
+def _measure_perplexity(arguments: argparse.Namespace) -> tuple[PerplexityReport, Callable[[PerplexityReport], None]]:
+    check_least(arguments, "window", least=2)
+    settings = PerplexitySettings(
+        model=arguments.model,
+        dtype=arguments.dtype,
+        quantizations=arguments.quantizations,
+        ignore=arguments.ignore,
+        window=arguments.window,
+    )
+    try:
+        text = Path(arguments.text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"text must be a file in UTF-8, got {arguments.text!r}: {error}") from None
+    with progress(len(settings.quantizations)) as done:
+        return run_until_sigterm(run_perplexity_benchmark(settings, text, done)), print_perplexity_report
 
 
 def _measure_startup(arguments: argparse.Namespace) -> tuple[StartupReport, Callable[[StartupReport], None]]:

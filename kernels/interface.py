@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, dtype
 
+from .quantized import QuantizedWeight
+
 
 @dataclass(frozen=True)
 class AttentionBatch:
@@ -34,6 +36,7 @@ class PackedWeight:
     out_features: int
     in_features: int
     nbytes: int
+    quantization: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,12 @@ class KernelSet(Protocol):
         """
         ...
 
-    def pack_linear(self, weight: Tensor) -> PackedWeight:
-        """Prepare weight [out, in] for `linear`. The caller may drop the dense one."""
+    def pack_linear(self, weight: Tensor, quantization: str | None = None) -> PackedWeight:
+        """Prepare weight [out, in] for `linear`, quantised by `quantize` if so wanted. The caller may drop the dense one."""
+        ...
+
+    def pack_quantized(self, weight: QuantizedWeight, dtype: dtype) -> PackedWeight:
+        """The same for a weight that is quantised, and activations of this dtype. A set may keep it dense."""
         ...
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..kernels.quantized import QuantizedWeight
+from .checkpoint.weight_files import BLOCKS_FILE
+from .gguf_blocks import block_names, block_shape, from_blocks
+
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _READABLE = ("F64", "F32", "F16", "BF16")
@@ -26,17 +30,32 @@ class WeightReader:
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
         self._files = self._list_files()
+        blocks = self._directory / BLOCKS_FILE
+        self._kept = frozenset(self._keys(blocks) if blocks.is_file() else ())
         self._handles: dict[Path, Any] = {}
 
     def names(self) -> frozenset[str]:
         """Names of all tensors."""
         return frozenset(self._files)
 
-    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor of this name, which must have this shape, converted to dtype."""
+    def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The tensor of this name, which must have this shape, converted to dtype; None: as it is stored."""
         file = self._files.get(name)
         if file is None:
             raise WeightError(f"tensor {name!r} of shape {list(shape)} is not in {self._directory}")
+        tensor = self._tensor(file, name, shape, _READABLE)
+        return tensor if dtype is None else tensor.to(dtype)
+
+    def read_quantized(self, name: str, shape: tuple[int, int], quantization: str) -> QuantizedWeight | None:
+        """The same tensor, if the checkpoint also has it quantised in this way, or with more bits; else None."""
+        for kept_as in block_names(name, quantization):
+            if kept_as in self._kept:
+                wanted = block_shape(kept_as, shape)
+                blocks = self._tensor(self._directory / BLOCKS_FILE, kept_as, wanted, ("U8",))
+                return from_blocks(blocks, kept_as)
+        return None
+
+    def _tensor(self, file: Path, name: str, shape: tuple[int, ...], types: tuple[str, ...]) -> torch.Tensor:
         try:
             part = self._open(file).get_slice(name)
             found, stored = tuple(part.get_shape()), part.get_dtype()
@@ -44,10 +63,10 @@ class WeightReader:
                 raise WeightError(
                     f"tensor {name!r} in {file}: expected shape {list(shape)} from config.json, found {list(found)}"
                 )
-            if stored not in _READABLE:
-                raise WeightError(f"tensor {name!r} in {file}: type {stored} is not one of {', '.join(_READABLE)}")
+            if stored not in types:
+                raise WeightError(f"tensor {name!r} in {file}: type {stored} is not one of {', '.join(types)}")
             tensor: torch.Tensor = self._open(file).get_tensor(name)
-            return tensor.to(dtype)
+            return tensor
         except (SafetensorError, OSError) as error:
             raise WeightError(
                 f"tensor {name!r} of shape {list(shape)} cannot be read from {file} (truncated or damaged?): {error}"

@@ -111,7 +111,14 @@ class ParallelConfig(SubConfig, frozen=True, kw_only=True):
 class QuantizationConfig(SubConfig, frozen=True, kw_only=True):
     """How weights are stored."""
 
-    quantization: Annotated[Literal["none"], Meta(description="weight-only quantisation at load (only none so far)")] = "none"
+    quantization: Annotated[
+        Literal["none", "int8", "int4"],
+        Meta(description="bits of a weight of linear layers and the output layer, in groups of 32; quantised at load"),
+    ] = "none"
+    quantization_ignore: Annotated[
+        tuple[str, ...],
+        Meta(description="modules that stay as they are: lm_head, or a pattern like *.down_proj of names in the checkpoint"),
+    ] = ()
 
 
 class RuntimeConfig(SubConfig, frozen=True, kw_only=True):

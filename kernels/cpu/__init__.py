@@ -10,7 +10,7 @@ from .attention import paged_attention, plan_attention, write_kv
 from .choice import choose, choose_product
 from .decoder import fuse_decoder
 from .library import library
-from .linear import linear, logits, pack_linear
+from .linear import linear, logits, pack_linear, pack_quantized
 
 __all__ = [
     "add_rms_norm",
@@ -22,6 +22,7 @@ __all__ = [
     "linear",
     "logits",
     "pack_linear",
+    "pack_quantized",
     "paged_attention",
     "plan_attention",
     "rms_norm",

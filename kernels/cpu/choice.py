@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..interface import PackedWeight
 from .library import library
-from .linear import padded, weight_struct
+from .linear import rows_for, weight_struct
 
 
 def choose(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ def choose_product(
 ) -> tuple[Tensor, Tensor]:
     """The choice among the products with each row of x, none of which is kept."""
     tokens, chosen = _results(len(x))
-    rows = padded(x, weight)
+    rows = rows_for(x, weight)
     done = library().ringpost_choose_product(
         weight_struct(weight),
         rows.data_ptr(),

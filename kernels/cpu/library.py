@@ -11,7 +11,7 @@ from ..build import build
 # How long a thread that waits for its share of work spins before it sleeps. A wake-up costs about as much.
 SPIN_MICROSECONDS = 50
 
-FORMAT_F32, FORMAT_BF16 = 0, 1
+FORMAT_F32, FORMAT_BF16, FORMAT_Q8, FORMAT_Q4 = range(4)
 
 
 class Weight(ctypes.Structure):
@@ -102,6 +102,7 @@ def library() -> ctypes.CDLL:
     pointers = {
         "ringpost_linear": [POINTER(Weight), c_void_p, c_int64, c_int64, c_int, c_void_p],
         "ringpost_pack": [c_void_p, c_int64, c_int64, c_int64, c_void_p],
+        "ringpost_pack_quantised": [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p],
         "ringpost_write_kv": [POINTER(Heads), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
         "ringpost_attend": [POINTER(Heads), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_float, c_void_p],
         "ringpost_decode": [POINTER(Decoder), POINTER(Step)],
@@ -112,5 +113,6 @@ def library() -> ctypes.CDLL:
     for name, arguments in pointers.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, c_int
+    loaded.ringpost_quantised_bytes.argtypes, loaded.ringpost_quantised_bytes.restype = [c_int64, c_int64, c_int64], c_int64
     loaded.ringpost_start_threads(torch.get_num_threads(), SPIN_MICROSECONDS)
     return loaded

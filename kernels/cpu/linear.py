@@ -5,16 +5,20 @@ from torch import Tensor
 
 from ..huge_pages import Arena
 from ..interface import PackedWeight
-from .library import FORMAT_BF16, FORMAT_F32, Weight, library
+from ..quantized import QuantizedWeight, quantize
+from .library import FORMAT_BF16, FORMAT_F32, FORMAT_Q4, FORMAT_Q8, Weight, library
 
 LANES = 16  # outputs of a panel
 SPARE_ROWS = 32  # a tile of rows may be read whole
+_QUANTIZED = {"int8": FORMAT_Q8, "int4": FORMAT_Q4}
 
 _ARENA = Arena()
 
 
-def pack_linear(weight: Tensor) -> PackedWeight:
-    """Copy weight [out, in], float32 or bfloat16, into panels."""
+def pack_linear(weight: Tensor, quantization: str | None = None) -> PackedWeight:
+    """Copy weight [out, in], float32 or bfloat16, into panels, or quantise it into some."""
+    if quantization is not None:
+        return pack_quantized(quantize(weight, quantization), weight.dtype)
     outputs, inputs = weight.shape
     narrow = weight.dtype == torch.bfloat16
     depth = inputs + inputs % 2 if narrow else inputs
@@ -25,9 +29,32 @@ def pack_linear(weight: Tensor) -> PackedWeight:
     return PackedWeight(data, outputs, inputs, data.nbytes)
 
 
+def pack_quantized(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
+    """Copy it into panels, which serve activations of any dtype: products round them to eight bits."""
+    del dtype
+    outputs, inputs = weight.values.shape
+    form, lib = _QUANTIZED[weight.quantization], library()
+    data = torch.from_numpy(_ARENA.take(lib.ringpost_quantised_bytes(form, outputs, inputs)))
+    values, scales = weight.values.contiguous(), weight.scales.contiguous()
+    minima = None if weight.minima is None else weight.minima.contiguous()
+    lib.ringpost_pack_quantised(
+        values.data_ptr(),
+        scales.data_ptr(),
+        None if minima is None else minima.data_ptr(),
+        form,
+        outputs,
+        inputs,
+        data.data_ptr(),
+    )
+    return PackedWeight(data, outputs, inputs, data.nbytes, weight.quantization)
+
+
 def weight_struct(weight: PackedWeight, bias: Tensor | None = None) -> Weight:
     """What the library wants to know of a weight. It holds addresses: weight and bias, float32, must be kept alive."""
-    form = FORMAT_BF16 if weight.data.dtype == torch.bfloat16 else FORMAT_F32
+    if weight.quantization is not None:
+        form = _QUANTIZED[weight.quantization]
+    else:
+        form = FORMAT_BF16 if weight.data.dtype == torch.bfloat16 else FORMAT_F32
     return Weight(
         form, weight.out_features, weight.in_features, weight.data.data_ptr(), None if bias is None else bias.data_ptr()
     )
@@ -43,18 +70,21 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
     return _products(x, weight, None if bias is None else bias.float()).to(x.dtype)
 
 
-def padded(x: Tensor, weight: PackedWeight) -> Tensor:
-    """x [T, in] as a product with the weight takes it: in its dtype, with rows behind the last that may be read."""
+def rows_for(x: Tensor, weight: PackedWeight) -> Tensor:
+    """x [T, in] as a product with the weight takes it: for a dense one in its dtype, with rows behind the last to be read."""
+    if weight.quantization is not None:
+        return x.contiguous()
     rows = torch.empty((len(x) + SPARE_ROWS, weight.in_features), dtype=weight.data.dtype)
     rows[: len(x)] = x
     return rows
 
 
 def _products(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    count = x.shape[0]
-    rows = padded(x, weight)
-    y = torch.empty((count, weight.out_features), dtype=torch.float32)
-    library().ringpost_linear(
-        weight_struct(weight, bias), rows.data_ptr(), rows.shape[1], count, rows.dtype == torch.bfloat16, y.data_ptr()
+    rows = rows_for(x, weight)
+    y = torch.empty((len(x), weight.out_features), dtype=torch.float32)
+    done = library().ringpost_linear(
+        weight_struct(weight, bias), rows.data_ptr(), rows.shape[1], len(x), rows.dtype == torch.bfloat16, y.data_ptr()
     )
+    if not done:
+        raise MemoryError(f"no memory for the activations of {len(x)} tokens")
     return y

@@ -5,7 +5,7 @@ from .attention import paged_attention, plan_attention
 from .cache import write_kv
 from .choice import choose, choose_product
 from .decoder import fuse_decoder
-from .linear import linear, logits, pack_linear
+from .linear import linear, logits, pack_linear, pack_quantized
 from .noise import gumbel_noise, gumbel_noise_at
 from .norm import add_rms_norm, rms_norm
 from .rotary import rotary
@@ -20,6 +20,7 @@ __all__ = [
     "linear",
     "logits",
     "pack_linear",
+    "pack_quantized",
     "paged_attention",
     "plan_attention",
     "rms_norm",

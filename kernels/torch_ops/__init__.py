@@ -9,7 +9,7 @@ from ..reference.noise import gumbel_noise, gumbel_noise_at
 from .attention import paged_attention, plan_attention
 from .choice import choose, choose_product
 from .elementwise import add_rms_norm, rms_norm, rotary, silu_and_mul
-from .linear import linear, logits, pack_linear
+from .linear import linear, logits, pack_linear, pack_quantized
 
 __all__ = [
     "add_rms_norm",
@@ -21,6 +21,7 @@ __all__ = [
     "linear",
     "logits",
     "pack_linear",
+    "pack_quantized",
     "paged_attention",
     "plan_attention",
     "rms_norm",

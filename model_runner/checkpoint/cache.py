@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .errors import CheckpointError
 
-CONVERSION = 1  # to be raised when a conversion changes what it writes: older results are then left alone
+CONVERSION = 2  # to be raised when a conversion changes what it writes: older results are then left alone
 
 
 def cache_root() -> Path:

@@ -1,4 +1,4 @@
-"""Conversion of a llama GGUF file into a directory in Hugging Face layout, weights in bfloat16.
+"""Conversion of a llama GGUF file into a directory in Hugging Face layout: weights in bfloat16, and the file's blocks beside.
 
 Imports gguf and numpy; import this module only where a file is about to be converted.
 """
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+from numpy.typing import NDArray
 
 from .errors import CheckpointError
 from .gguf_metadata import Metadata, check_architecture, generation_config, model_config
-from .gguf_tensors import dequantized, hugging_face_names, shape_of, unpermuted
+from .gguf_tensors import N, blocks_of, dequantized, hugging_face_names, shape_of, unpermuted
 from .gguf_tokenizer import build_tokenizer, check_tokenizer, tokenizer_config
 from .progress import progress
 from .safetensors_file import TensorSpec, write_safetensors
+from .weight_files import BLOCKS_FILE, SINGLE_FILE
 
 
 def convert_gguf(path: Path, directory: Path) -> None:
@@ -36,7 +38,8 @@ def convert_gguf(path: Path, directory: Path) -> None:
         specs = [TensorSpec(target, "BF16", shape_of(tensors[name])) for name, target in names.items()]
         with progress(f"Converting {path.name}", total=len(specs)) as advance:
             contents = _contents(tensors, names, config)
-            write_safetensors(directory / "model.safetensors", specs, _counted(contents, advance))
+            write_safetensors(directory / SINGLE_FILE, specs, _counted(contents, advance))
+        _keep_blocks(directory / BLOCKS_FILE, tensors, names, config)
     except CheckpointError as error:
         raise CheckpointError(f"{path} cannot be converted: {error}") from error
 
@@ -86,11 +89,23 @@ def _check_tensors(tensors: dict[str, Any], names: dict[str, str], config: dict[
 
 
 def _contents(tensors: dict[str, Any], names: dict[str, str], config: dict[str, Any]) -> Iterator[bytes]:
-    heads = {"attn_q.weight": config["num_attention_heads"], "attn_k.weight": config["num_key_value_heads"]}
     for name in names:
-        values = dequantized(tensors[name])
-        num_heads = heads.get(name.split(".", 2)[-1])
-        yield (values if num_heads is None else unpermuted(values, num_heads)).tobytes()
+        yield _in_order(dequantized(tensors[name]), name, config).tobytes()
+
+
+def _keep_blocks(path: Path, tensors: dict[str, Any], names: dict[str, str], config: dict[str, Any]) -> None:
+    """Write the bytes of tensors whose blocks can be used as they are, named NAME.TYPE; no file if there are none."""
+    kept = {name: blocks for name in names if (blocks := blocks_of(tensors[name])) is not None}
+    specs = [TensorSpec(f"{names[name]}.{tensors[name].tensor_type.name}", "U8", blocks.shape) for name, blocks in kept.items()]
+    if specs:
+        write_safetensors(path, specs, (_in_order(blocks, name, config).tobytes() for name, blocks in kept.items()))
+
+
+def _in_order(rows: NDArray[N], name: str, config: dict[str, Any]) -> NDArray[N]:
+    """Rows of a tensor as Hugging Face has them; each stays as it is."""
+    heads = {"attn_q.weight": config["num_attention_heads"], "attn_k.weight": config["num_key_value_heads"]}
+    num_heads = heads.get(name.split(".", 2)[-1])
+    return rows if num_heads is None else unpermuted(rows, num_heads)
 
 
 def _counted(contents: Iterator[bytes], advance: Any) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
 """Tensors of a llama GGUF as Hugging Face weights: their names, their order of rows and their values in bfloat16."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import gguf
 import numpy as np
@@ -24,6 +24,8 @@ LAYER_NAMES = {
     "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
 }
+KEPT_TYPES = ("Q4_0", "Q4_1", "Q8_0")
+N = TypeVar("N", np.uint8, np.uint16)
 CHUNK_VALUES = 1 << 22  # dequantised at a time, so that a large embedding needs no float32 copy of itself
 
 
@@ -65,7 +67,12 @@ def dequantized(tensor: Any) -> NDArray[np.uint16]:
     return result.reshape(shape)
 
 
-def unpermuted(weight: NDArray[np.uint16], num_heads: int) -> NDArray[np.uint16]:
+def blocks_of(tensor: Any) -> NDArray[np.uint8] | None:
+    """The bytes of a matrix whose blocks weights can be quantised to just as they are, a row of it a row; None for others."""
+    return tensor.data if tensor.tensor_type.name in KEPT_TYPES and len(tensor.shape) == 2 else None
+
+
+def unpermuted(weight: NDArray[N], num_heads: int) -> NDArray[N]:
     """Rows of a query or key projection in Hugging Face's order.
 
     GGUF keeps the two rows that rotary embedding turns together next to each other, (0, 1) (2, 3) ...; Hugging Face

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .errors import CheckpointError
 
-ITEM_BYTES = {"F32": 4, "BF16": 2}  # the element types that are written here
+ITEM_BYTES = {"F32": 4, "BF16": 2, "U8": 1}  # the element types that are written here
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 

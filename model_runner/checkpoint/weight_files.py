@@ -10,6 +10,7 @@ from .safetensors_file import check_safetensors
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+BLOCKS_FILE = "gguf-blocks.safetensors"  # quantised blocks of a GGUF file as they were, beside the dense weights
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -37,6 +38,8 @@ def find_weight_files(directory: Path) -> tuple[Path, ...]:
         files = [directory / name for name in _shards(index)]
     else:
         raise CheckpointError(f"{directory} has neither {SINGLE_FILE} nor {INDEX_FILE}")
+    if (blocks := directory / BLOCKS_FILE).is_file():
+        files.append(blocks)
     for file in files:
         try:
             check_safetensors(file)

@@ -23,6 +23,7 @@ class Layer(nn.Module):
         self.kernels = select_kernels()
         self.dtype: torch.dtype = resolve_dtype(config)
         self.weight_bytes = 0
+        self.modules_by_inputs: dict[str, int] = {}  # those of the checkpoint that are products, with their number of inputs
 
     def load(self, weights: WeightReader) -> None:
         """Read this layer's tensors; WeightError when they are not as expected."""

@@ -7,6 +7,7 @@ from ...ipc.messages.config import EngineConfig
 from ...kernels.interface import PackedWeight
 from ..weights import WeightReader
 from .base import Layer
+from .quantization import quantization_of, read_quantized
 
 
 class Embedding(Layer):
@@ -39,10 +40,17 @@ class LMHead(Layer):
         super().__init__(config=config, prefix=prefix)
         self.shape = (vocab_size, size)
         self.source = prefix if tied_to is None else tied_to
+        self.modules_by_inputs = {prefix: size}
+        self.quantization = quantization_of(config, [prefix], size)
 
     def load(self, weights: WeightReader) -> None:
         """Read `PREFIX.weight`, or the weight it is tied to."""
-        self.packed = self.kernels.pack_linear(weights.read(f"{self.source}.weight", self.shape, self.dtype))
+        name = f"{self.source}.weight"
+        if self.quantization is None:
+            self.packed = self.kernels.pack_linear(weights.read(name, self.shape, self.dtype))
+        else:
+            kept = read_quantized(weights, name, self.shape, self.quantization)
+            self.packed = self.kernels.pack_quantized(kept, self.dtype)
         self.weight_bytes = self.packed.nbytes
 
     def forward(self, x: Tensor) -> Tensor:

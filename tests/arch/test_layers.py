@@ -107,6 +107,12 @@ LAYERS = {
     "actors.benchmarks.recovery_run": Layer(
         {"actors", "actors.benchmarks", "actors.frontend"}, {"torch", "transformers", "tokenizers"}
     ),
+    "actors.benchmarks.perplexity": Layer(
+        {"actors", "actors.benchmarks", "actors.frontend", "ipc.messages"}, {"torch", "transformers", "tokenizers"}
+    ),
+    "actors.benchmarks.perplexity_table": Layer(
+        {"actors", "actors.benchmarks", "actors.benchmarks.perplexity"}, {"torch", "transformers", "tokenizers"}
+    ),
     **{
         f"actors.benchmarks.{name}": Layer(
             {"actors", "actors.benchmarks", "actors.benchmarks.sessions_idle", "actors.benchmarks.sessions_talk"}
@@ -132,6 +138,8 @@ LAYERS = {
             "actors.benchmarks.frontend",
             "actors.benchmarks.frontend_table",
             "actors.benchmarks.latency",
+            "actors.benchmarks.perplexity",
+            "actors.benchmarks.perplexity_table",
             "actors.benchmarks.recovery",
             "actors.benchmarks.sessions",
             "actors.benchmarks.throughput",

@@ -177,8 +177,9 @@ int ringpost_choose_product(const struct weight *w, const void *x, int64_t strid
         return 0;
     for (int64_t i = 0; i < count; i++)
         c.found[i] = NONE;
-    gemm_visit(w, &from, look_at_product, &c);
-    conclude(c.found, pool_size(), rows, tokens, chosen);
+    const int done = gemm_visit(w, &from, look_at_product, &c);
+    if (done)
+        conclude(c.found, pool_size(), rows, tokens, chosen);
     free(c.found);
-    return 1;
+    return done;
 }

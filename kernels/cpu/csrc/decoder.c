@@ -68,15 +68,19 @@ static int run_layers(const struct decoder *d, const struct step *s, const struc
         const struct rows gated = {scratch->gated, inner, count, is_bf16};
         struct part part = {d, s, scratch, layer->input_norm, i};
         pool_run(norm_rows, &part, count, ROWS_AT_ONCE);
-        gemm(&layer->qkv, &normed, INTO_F32, scratch->qkv, stride);
+        if (!gemm(&layer->qkv, &normed, INTO_F32, scratch->qkv, stride))
+            return 0;
         pool_run(rotate_and_write, &part, count, ROWS_AT_ONCE);
         if (!attend(h, &s->batch, scratch->qkv, stride, s->key_caches[i], s->value_caches[i], d->scale, scratch->attended))
             return 0;
-        gemm(&layer->out, &attended, ADD_F32, s->x, d->hidden);
+        if (!gemm(&layer->out, &attended, ADD_F32, s->x, d->hidden))
+            return 0;
         part.weight = layer->mlp_norm;
         pool_run(norm_rows, &part, count, ROWS_AT_ONCE);
-        gemm(&layer->gate_up, &normed, is_bf16 ? SILU_BF16 : SILU_F32, scratch->gated, inner);
-        gemm(&layer->down, &gated, ADD_F32, s->x, d->hidden);
+        if (!gemm(&layer->gate_up, &normed, is_bf16 ? SILU_BF16 : SILU_F32, scratch->gated, inner))
+            return 0;
+        if (!gemm(&layer->down, &gated, ADD_F32, s->x, d->hidden))
+            return 0;
     }
     struct part last = {d, s, scratch, d->norm, 0};
     pool_run(norm_wanted, &last, (int)s->num_wanted, ROWS_AT_ONCE);

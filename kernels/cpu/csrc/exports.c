@@ -8,8 +8,7 @@
 int ringpost_linear(const struct weight *w, const void *x, int64_t stride, int64_t count, int is_bf16, float *y)
 {
     const struct rows rows = {x, stride, count, is_bf16};
-    gemm(w, &rows, INTO_F32, y, w->outputs);
-    return 1;
+    return gemm(w, &rows, INTO_F32, y, w->outputs);
 }
 
 int ringpost_write_kv(const struct heads *h, const float *keys, const float *values, const int64_t *slots, int64_t count,

@@ -6,6 +6,7 @@
 #include "amx.h"
 #include "gemm_tiles.h"
 #include "pool.h"
+#include "quantised.h"
 
 #define CHUNK_BYTES (512 * 1024) /* of x, to be read again from the second-level cache */
 
@@ -19,7 +20,16 @@ struct product {
     tiles *compute;
     visit *look; /* instead of `into` */
     void *context;
+    struct quantised quantised; /* the rows, for weights that are */
+    quantised_tiles *compute_quantised;
 };
+
+#define FEW_ROWS 4 /* so many take longer on the matrix unit than in vectors; the results are the same */
+
+static int is_quantised(const struct weight *w)
+{
+    return w->format == FORMAT_Q8 || w->format == FORMAT_Q4;
+}
 
 static tiles *choose_tiles(const struct weight *w)
 {
@@ -36,8 +46,20 @@ static tiles *choose_tiles(const struct weight *w)
 #endif
 }
 
+static quantised_tiles *choose_quantised(int64_t count)
+{
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BW__)
+    if (count > FEW_ROWS && amx_integers_available())
+        return quantised_amx;
+#endif
+    (void)count;
+    return quantised_vector;
+}
+
 static const void *panel(const struct weight *w, int64_t index)
 {
+    if (is_quantised(w))
+        return (const char *)w->panels + index * quantised_panel_bytes(w->format, w->inputs);
     if (w->format == FORMAT_F32)
         return (const float *)w->panels + index * w->inputs * LANES;
     return (const bf16 *)w->panels + index * ((w->inputs + 1) / 2 * 2) * LANES;
@@ -138,7 +160,7 @@ static void compute_items(void *context, int begin, int end, int worker)
     const int gated = job->into == SILU_F32 || job->into == SILU_BF16;
     const int64_t size = job->x->is_bf16 ? sizeof(bf16) : sizeof(float);
     float out[MAX_PANELS * TILE_ROWS * LANES] __attribute__((aligned(64)));
-    const int plain = !job->look && (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
+    const int plain = !job->look && !job->compute_quantised && (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
     forget_tiles();
     for (int item = begin; item < end; item++) {
         const int64_t first = item % job->num_groups * job->group;
@@ -157,7 +179,10 @@ static void compute_items(void *context, int begin, int end, int worker)
             struct target to = {.stride = plain ? job->stride : LANES, .add = plain && job->into == ADD_F32};
             for (int p = 0; p < some; p++)
                 to.panel[p] = plain ? (float *)job->y + row * job->stride + (first + p) * LANES : out + p * TILE_ROWS * LANES;
-            job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
+            if (job->compute_quantised)
+                job->compute_quantised(job->w, panels, some, &job->quantised, row, rows, out);
+            else
+                job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
             if (job->look)
                 show(job, worker, first, some, row, rows, out);
             else if (!plain)
@@ -167,29 +192,39 @@ static void compute_items(void *context, int begin, int end, int worker)
 }
 
 /* Fills in how the product is divided, and runs it. */
-static void run(struct product *job, int gated)
+static int run(struct product *job, int gated)
 {
     const struct rows *x = job->x;
     if (x->count == 0)
-        return;
+        return 1;
     const int64_t row_bytes = x->stride * (x->is_bf16 ? 2 : 4);
-    job->compute = choose_tiles(job->w);
     job->group = gated ? MAX_PANELS / 2 : MAX_PANELS;
     job->num_panels = ((gated ? job->w->outputs / 2 : job->w->outputs) + LANES - 1) / LANES;
     job->num_groups = (job->num_panels + job->group - 1) / job->group;
     const int64_t chunks = (x->count * row_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
     job->chunk = ((x->count + chunks - 1) / chunks + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    pool_run(compute_items, job, (int)((x->count + job->chunk - 1) / job->chunk * job->num_groups), 1);
+    int at_once = 1;
+    if (is_quantised(job->w)) {
+        job->compute_quantised = choose_quantised(x->count);
+        if (!quantise_rows(x, job->w->inputs, &job->quantised))
+            return 0;
+        /* Memory is at its best when much is read in order, which quantised weights are small for. */
+        at_once = (int)(job->num_groups / (12 * pool_size())) + 1;
+    } else {
+        job->compute = choose_tiles(job->w);
+    }
+    pool_run(compute_items, job, (int)((x->count + job->chunk - 1) / job->chunk * job->num_groups), at_once);
+    return 1;
 }
 
-void gemm(const struct weight *w, const struct rows *x, int into, void *y, int64_t stride)
+int gemm(const struct weight *w, const struct rows *x, int into, void *y, int64_t stride)
 {
     struct product job = {.w = w, .x = x, .y = y, .stride = stride, .into = into};
-    run(&job, into == SILU_F32 || into == SILU_BF16);
+    return run(&job, into == SILU_F32 || into == SILU_BF16);
 }
 
-void gemm_visit(const struct weight *w, const struct rows *x, visit *look, void *context)
+int gemm_visit(const struct weight *w, const struct rows *x, visit *look, void *context)
 {
     struct product job = {.w = w, .x = x, .into = INTO_F32, .look = look, .context = context};
-    run(&job, 0);
+    return run(&job, 0);
 }

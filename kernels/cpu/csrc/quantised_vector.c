@@ -1,0 +1,107 @@
+/* Products with quantised weights in vectors: the integers' own instructions where there are some, else floats, which hold the sums of a
+ * group exactly too. */
+#include "quantised.h"
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define BLOCK_ROWS 8 /* eight registers hold a group's weights, as many the sums */
+
+/* Sums of a group for each row. The instruction takes weights without a sign: those of FORMAT_Q8 get 128 more, and sums begin with as
+ * much less. */
+INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at, vfloat *sums)
+{
+    __m512i quads[QUADS];
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int j = 0; j < QUADS; j++)
+        if (format == FORMAT_Q8) {
+            quads[j] = _mm512_xor_si512(_mm512_loadu_si512(weights + j * QUAD_BYTES), _mm512_set1_epi8((char)0x80));
+        } else if (j % 2 == 0) {
+            const __m512i both = _mm512_loadu_si512(weights + j / 2 * QUAD_BYTES);
+            quads[j] = _mm512_and_si512(both, low);
+            quads[j + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+        }
+    for (int r = 0; r < rows; r++) {
+        const int8_t *values = x->values + (at + r) * GROUP;
+        const int less = format == FORMAT_Q8 ? -128 * x->sums[at + r] : 0;
+        __m512i sum = _mm512_set1_epi32(less);
+        for (int j = 0; j < QUADS; j++) {
+            int four;
+            memcpy(&four, values + 4 * j, sizeof four);
+            sum = _mm512_dpbusd_epi32(sum, quads[j], _mm512_set1_epi32(four));
+        }
+        sums[r] = (vfloat)_mm512_cvtepi32_ps(sum);
+    }
+}
+#else
+#define BLOCK_ROWS 2
+
+typedef int8_t vbyte __attribute__((vector_size(LANES)));
+
+INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at, vfloat *sums)
+{
+    float values[BLOCK_ROWS][GROUP];
+    for (int r = 0; r < rows; r++) {
+        sums[r] = splat(0);
+        for (int i = 0; i < GROUP; i += LANES) {
+            vbyte narrow;
+            memcpy(&narrow, x->values + (at + r) * GROUP + i, sizeof narrow);
+            store_f32(values[r] + i, __builtin_convertvector(narrow, vfloat));
+        }
+    }
+    for (int j = 0; j < QUADS; j++) {
+        vint quad;
+        memcpy(&quad, weights + (format == FORMAT_Q8 ? j : j / 2) * QUAD_BYTES, sizeof quad);
+        if (format == FORMAT_Q4)
+            quad = (j % 2 ? quad >> 4 : quad) & 0x0f0f0f0f;
+        for (int i = 0; i < 4; i++) {
+            const vfloat w = __builtin_convertvector((quad << (24 - 8 * i)) >> 24, vfloat);
+            for (int r = 0; r < rows; r++)
+                sums[r] += values[r][4 * j + i] * w;
+        }
+    }
+}
+#endif
+
+INLINE void block(int64_t format, int rows, const void *panel, const struct quantised *x, int64_t first, float *out)
+{
+    vfloat result[BLOCK_ROWS], sums[BLOCK_ROWS];
+    for (int r = 0; r < rows; r++)
+        result[r] = splat(0);
+    for (int64_t g = 0; g < x->groups; g++) {
+        const half *scales = scales_of(panel, format, g);
+        const vfloat scale = load_half(scales);
+        const uint8_t *weights = weights_of(panel, format, x->groups, g);
+        const int64_t at = place(x, first, g);
+        prefetch(weights, format == FORMAT_Q8 ? Q8_BYTES : Q4_BYTES);
+        sum_group(format, rows, weights, x, at, sums);
+        for (int r = 0; r < rows; r++) {
+            result[r] += sums[r] * (scale * x->scales[at + r]);
+            if (format == FORMAT_Q4)
+                result[r] += load_half(scales + LANES) * x->totals[at + r];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        store_f32(out + r * LANES, result[r]);
+}
+
+/* A call of `block` for each number of rows, so that the compiler keeps the sums in registers. */
+INLINE void blocks(int64_t format, const void *panel, const struct quantised *x, int64_t first, int rows, float *out)
+{
+    int r = 0;
+    for (; r + BLOCK_ROWS <= rows; r += BLOCK_ROWS)
+        block(format, BLOCK_ROWS, panel, x, first + r, out + r * LANES);
+    for (; r + 2 <= rows; r += 2)
+        block(format, 2, panel, x, first + r, out + r * LANES);
+    for (; r < rows; r++)
+        block(format, 1, panel, x, first + r, out + r * LANES);
+}
+
+void quantised_vector(const struct weight *w, const void *const panels[], int num_panels, const struct quantised *x, int64_t first,
+                      int rows, float *out)
+{
+    prefetch((const uint8_t *)panels[0] - AHEAD, AHEAD); /* the beginning, which nobody has foreseen */
+    for (int p = 0; p < num_panels; p++)
+        if (w->format == FORMAT_Q8)
+            blocks(FORMAT_Q8, panels[p], x, first, rows, out + p * TILE_ROWS * LANES);
+        else
+            blocks(FORMAT_Q4, panels[p], x, first, rows, out + p * TILE_ROWS * LANES);
+}
