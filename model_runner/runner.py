@@ -228,7 +228,7 @@ class ModelRunner:
         hidden = self._model(inputs, self._cache)
         self._clock.mark("forward")
         count = len(step.rows)
-        if not spans and self._is_plain(step):
+        if isinstance(self._model, ChoosingLM) and not spans and self._is_plain(step):
             choice = self._chooser.choose_plainly(self._model, hidden, step)
             self._clock.mark("logits")
             computed = _Computed(np.arange(count), choice, choice.finite, [], [])
@@ -255,7 +255,7 @@ class ModelRunner:
     def _is_plain(self, step: StepRows) -> bool:
         """Whether nobody wants to see the logits of a step, all of whose requests yield a token."""
         nobody = (self._states.logprobs[step.rows] == OFF).all()
-        return bool(nobody and step.sampled.all() and self._chooser.is_plain(step) and isinstance(self._model, ChoosingLM))
+        return bool(nobody and step.sampled.all() and self._chooser.is_plain(step))
 
     def _logprobs(self, logits: Tensor, step: StepRows, choice: Choice) -> list[tuple[int, TokenLogprobs]]:
         """Of the chosen tokens, by index; logits [S, V] are the raw ones of requests, all of which yield a token."""

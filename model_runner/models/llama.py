@@ -187,4 +187,4 @@ class LlamaForCausalLM(nn.Module):
 
     def choose(self, hidden: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens int64 [S] for hidden states [S, hidden] and their logits, as the kernels' `choose` has them."""
-        return cast("tuple[Tensor, Tensor]", self.lm_head.choose(hidden, temperature, seeds, positions))
+        return self.lm_head.choose(hidden, temperature, seeds, positions)
