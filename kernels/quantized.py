@@ -37,7 +37,15 @@ def quantize(weight: Tensor, quantization: str) -> QuantizedWeight:
     slices = (
         [_quantize(part, quantization) for part in torch.split(weight, step)] if outputs else [_quantize(weight, quantization)]
     )
-    return concatenate(slices)
+    quantized = concatenate(slices)
+    check_finite(quantized)
+    return quantized
+
+
+def check_finite(weight: QuantizedWeight) -> None:
+    """Raise ValueError for weights that are no numbers, or larger than a scale can say."""
+    if not (weight.scales.isfinite().all() and (weight.minima is None or weight.minima.isfinite().all())):
+        raise ValueError(f"weights cannot be quantised to {weight.quantization}: some are not finite, or too large for it")
 
 
 def _quantize(weight: Tensor, quantization: str) -> QuantizedWeight:

@@ -67,7 +67,7 @@ class Chooser:
     def is_plain(self, step: StepRows) -> bool:
         """Whether the tokens of requests follow from the logits alone, which nothing changes or filters."""
         states, rows = self._states, step.rows
-        if states.changes or self._processors.works_on(states.greedy[rows]):
+        if any(row in states.changes for row in rows.tolist()) or self._processors.works_on(states.greedy[rows]):
             return False
         return not (states.filtered[rows].any() or states.allow_lists.used[rows].any() or states.penalties.used[rows].any())
 

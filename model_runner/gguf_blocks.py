@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..kernels.quantized import GROUP, QuantizedWeight
+from ..kernels.quantized import GROUP, QuantizedWeight, check_finite
 
 _HALF = 2  # bytes
 
@@ -59,7 +59,9 @@ def block_shape(kept_as: str, shape: tuple[int, int]) -> tuple[int, int]:
 
 
 def from_blocks(blocks: Tensor, kept_as: str) -> QuantizedWeight:
-    """The weight that these bytes are, number by number."""
+    """The weight that these bytes are, number by number; ValueError where a scale is none."""
     quantization, size, read = _TYPES[kept_as.rpartition(".")[2]]
     values, scales, minima = read(blocks.reshape(blocks.shape[0], -1, size))
-    return QuantizedWeight(quantization, values.flatten(1), scales, minima)
+    weight = QuantizedWeight(quantization, values.flatten(1), scales, minima)
+    check_finite(weight)
+    return weight

@@ -123,6 +123,7 @@ class ModelRunner:
         if plan.late_mask:
             raise ValueError(f"step {plan.step} waits for a token mask, which this runner does not support")
         self._clock.skip()
+        self._check_blocks(plan)
         self._states.apply(plan)
         for new in plan.new:
             self._processors.enter(new)
@@ -151,13 +152,20 @@ class ModelRunner:
         failed = self._states.failed[step.rows]
         return step.select(np.flatnonzero(~failed)) if failed.any() else step
 
+    def _check_blocks(self, plan: StepPlan) -> None:
+        """Kernels write where a plan says, without a look."""
+        limit = 0 if self._cache is None else self._cache.num_blocks
+        for blocks in (*plan.blocks, *(new.blocks for new in plan.new)):
+            if blocks and not 0 <= min(blocks) <= max(blocks) < limit:
+                raise ValueError(f"step {plan.step} names blocks {blocks}, but the KV cache holds {limit}")
+
     def _check(self, number: int, step: StepRows) -> None:
         states, block_size = self._states, self._config.cache.block_size
         known, held = states.lengths[step.rows], states.num_blocks[step.rows] * block_size
-        for bad in np.flatnonzero(step.ends > np.minimum(known, held)):
+        for bad in np.flatnonzero(step.ends > np.minimum(np.minimum(known, held), self._max_model_len)):
             raise ValueError(
                 f"step {number} computes row {step.rows[bad]} up to position {step.ends[bad]}, but it has {known[bad]} "
-                f"tokens and blocks for {held[bad]}"
+                f"tokens and blocks for {held[bad]}, and max_model_len is {self._max_model_len}"
             )
 
     def _refuse_some(self, plan: StepPlan, step: StepRows, outcome: StepOutcome) -> None:

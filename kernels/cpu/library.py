@@ -1,15 +1,20 @@
 """The compiled kernels as a ctypes library, with the C structures that cross."""
 
 import ctypes
+import threading
+from collections.abc import Callable
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from functools import cache
+from types import SimpleNamespace
 
 import torch
 
-from ..build import build
+from ..build import BuildError, build
 
 # How long a thread that waits for its share of work spins before it sleeps. A wake-up costs about as much.
 SPIN_MICROSECONDS = 50
+
+_LOCK = threading.Lock()
 
 FORMAT_F32, FORMAT_BF16, FORMAT_Q8, FORMAT_Q4 = range(4)
 
@@ -96,9 +101,13 @@ class Step(ctypes.Structure):
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """The library, compiled if need be, with as many threads as torch has now. Raises BuildError where it cannot be had."""
-    loaded = ctypes.CDLL(str(build()))
+def library() -> SimpleNamespace:
+    """The library's functions, compiled if need be, with as many threads as torch has now.
+
+    Only one call runs at a time, whatever threads they come from: all share the same workers. Raises BuildError where there
+    can be no library.
+    """
+    loaded = _load()
     pointers = {
         "ringpost_linear": [POINTER(Weight), c_void_p, c_int64, c_int64, c_int, c_void_p],
         "ringpost_pack": [c_void_p, c_int64, c_int64, c_int64, c_void_p],
@@ -110,9 +119,32 @@ def library() -> ctypes.CDLL:
         "ringpost_choose_product": [POINTER(Weight), c_void_p, c_int64, c_int64, c_int, *[c_void_p] * 5],
         "ringpost_start_threads": [c_int, c_int],
     }
+    functions = {}
     for name, arguments in pointers.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, c_int
+        functions[name] = _one_at_a_time(function)
     loaded.ringpost_quantised_bytes.argtypes, loaded.ringpost_quantised_bytes.restype = [c_int64, c_int64, c_int64], c_int64
-    loaded.ringpost_start_threads(torch.get_num_threads(), SPIN_MICROSECONDS)
-    return loaded
+    functions["ringpost_quantised_bytes"] = loaded.ringpost_quantised_bytes
+    functions["ringpost_start_threads"](torch.get_num_threads(), SPIN_MICROSECONDS)
+    return SimpleNamespace(**functions)
+
+
+def _load() -> ctypes.CDLL:
+    path = build()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # a file that was cut short, maybe
+        path.unlink(missing_ok=True)
+    try:
+        return ctypes.CDLL(str(build()))
+    except OSError as error:
+        raise BuildError(f"the kernels cannot be loaded: {error}") from error
+
+
+def _one_at_a_time(function: Callable[..., int]) -> Callable[..., int]:
+    def call(*arguments: object) -> int:
+        with _LOCK:
+            return function(*arguments)
+
+    return call

@@ -167,6 +167,8 @@ class LlamaForCausalLM(nn.Module):
         return hidden
 
     def _fuse(self, cache: KVCache) -> FusedDecoder | None:
+        if not all(type(layer) is LlamaDecoderLayer for layer in self.layers):
+            return None  # whatever they compute, it is not what is fused
         weights = DecoderWeights(
             layers=[layer.weights() for layer in cast("Iterable[LlamaDecoderLayer]", self.layers)],
             norm=self.norm.weight,
@@ -187,4 +189,6 @@ class LlamaForCausalLM(nn.Module):
 
     def choose(self, hidden: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens int64 [S] for hidden states [S, hidden] and their logits, as the kernels' `choose` has them."""
+        if type(self).compute_logits is not LlamaForCausalLM.compute_logits:  # a subclass has logits of its own
+            return self.kernels.choose(self.compute_logits(hidden), temperature, seeds, positions)
         return self.lm_head.choose(hidden, temperature, seeds, positions)

@@ -1,6 +1,7 @@
 """Every kernel set against the reference, on random shapes: tight in float32, loose in bfloat16."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 # Triton decides whether it interprets when it is first imported.
@@ -194,3 +195,36 @@ def test_a_number_that_is_none_in_the_own_cache_is_seen(kernels: KernelSet) -> N
     result = kernels.paged_attention(torch.ones((4, 2, 16)), caches[0], caches[1], plan, 0.3)
     assert result[0].isnan().all()
     assert result[1:].isfinite().all()
+
+
+def test_scores_of_minus_infinity_are_seen(kernels: KernelSet) -> None:
+    """A row that can attend to nothing has no result, and whoever looks at it learns of it."""
+    case = attention_case([1], [4], block_size=16, kv_heads=1, groups=1, head_dim=16, seed=4)
+    caches = torch.zeros((2, case.num_blocks, 1, 16, 16))
+    slots = int(case.batch.block_table[0, 0]) * 16 + torch.arange(5)
+    keys = torch.full((5, 1, 16), float("-inf"))
+    kernels.write_kv(keys, torch.ones((5, 1, 16)), caches[0], caches[1], slots)
+    plan = kernels.plan_attention(case.batch, num_kv_heads=1, head_dim=16, block_size=16, dtype=torch.float32)
+    result = kernels.paged_attention(torch.ones((1, 1, 16)), caches[0], caches[1], plan, 0.3)
+    # Torch's fused attention gives zeros, which nobody can change.
+    assert (result == 0).all() if kernels is select_kernels("torch_ops") else result.isnan().all()
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_several_threads_may_call(kernels: KernelSet, quantization: str | None) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn((3, 64), generator=generator)
+    packed = [kernels.pack_linear(torch.randn((300, 64), generator=generator), quantization) for _ in range(4)]
+    expected = [kernels.logits(x, weight) for weight in packed]
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda at: kernels.logits(x, packed[at % 4]), range(200)))
+    assert all(torch.equal(result, expected[at % 4]) for at, result in enumerate(results))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e9])
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_what_cannot_be_quantised_is_refused(kernels: KernelSet, quantization: str, bad: float) -> None:
+    weight = torch.ones((4, 64))
+    weight[2, 40] = bad
+    with pytest.raises(ValueError, match=f"cannot be quantised to {quantization}"):
+        kernels.pack_linear(weight, quantization)

@@ -1,6 +1,7 @@
 /* Divides attention among the threads: an item is some query rows of a KV head, over all positions that they attend to or a part. */
 #include "attention.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "amx.h"
@@ -107,7 +108,9 @@ static void weigh_scores(float *scores, int count, int rounded, float scale, flo
         best = max_f32(load_f32(scores + i), best);
     if (whole < count)
         best = max_f32(select_f32(there, load_f32(scores + i), splat(LOWEST)), best);
-    const float before = *largest, found = max_lanes(best) * scale, now = found > before || found != found ? found : before;
+    /* Without a finite score there is no weight: the result is to be no number either. */
+    const float top = max_lanes(best), found = count && top == LOWEST ? NAN : top * scale;
+    const float before = *largest, now = found > before || found != found ? found : before;
     for (i = 0; i < whole; i += LANES) {
         const vfloat e = exp2_f32(load_f32(scores + i) * scale - now);
         store_f32(scores + i, e);
@@ -247,13 +250,14 @@ static int64_t merge(const struct work *w, const struct item *item)
     return parts;
 }
 
-/* Writes the items and returns their number; with null only counts them. A request is cut where its own length says so, so that its
+/* Writes the items and returns their number; with null only counts them, and the parts. A request is cut where its own length says so, so that its
  * result does not depend on the others. */
-static int64_t make_items(const struct work *w, struct item *items, float *parts)
+static int64_t make_items(const struct work *w, struct item *items, float *parts, int64_t *num_parts)
 {
     const struct batch *b = w->batch;
     const int64_t state = MAX_ROWS * (2 + w->h->head_dim);
     int64_t n = 0;
+    *num_parts = 0;
     for (int32_t r = 0; r < b->num_requests; r++)
         for (int32_t g = 0; g < w->h->num_kv_heads; g++) {
             const int64_t rows = b->counts[r] * w->group, end = b->starts[r] + b->counts[r];
@@ -263,9 +267,9 @@ static int64_t make_items(const struct work *w, struct item *items, float *parts
                 if (items)
                     items[n] = (struct item){r, g, row, last, 0, b->starts[r] + (last - 1) / w->group + 1, 0};
             }
-            for (int64_t at = 0; at < end && divided; at += PART, n++)
+            for (int64_t at = 0; at < end && divided; at += PART, n++, (*num_parts)++)
                 if (items)
-                    items[n] = (struct item){r, g, 0, rows, at, at + PART < end ? at + PART : end, parts + n * state};
+                    items[n] = (struct item){r, g, 0, rows, at, at + PART < end ? at + PART : end, parts + *num_parts * state};
         }
     return n;
 }
@@ -277,14 +281,15 @@ int attend(const struct heads *h, const struct batch *batch, const float *querie
                      .key_cache = key_cache, .value_cache = value_cache, .scale = scale * 1.44269504f, .out = out};
     int64_t *first_tokens = malloc(sizeof(int64_t) * (size_t)batch->num_requests);
     w.first_tokens = first_tokens;
-    const int64_t count = make_items(&w, 0, 0);
+    int64_t num_parts;
+    const int64_t count = make_items(&w, 0, 0, &num_parts);
     w.items = malloc(sizeof(struct item) * (size_t)count);
-    float *parts = malloc(sizeof(float) * (size_t)(count * MAX_ROWS * (2 + h->head_dim)));
+    float *parts = malloc(sizeof(float) * (size_t)(num_parts * MAX_ROWS * (2 + h->head_dim) + 1));
     const int enough = first_tokens && w.items && parts;
     if (enough) {
         for (int64_t r = 0, token = 0; r < batch->num_requests; token += batch->counts[r++])
             first_tokens[r] = token;
-        make_items(&w, w.items, parts);
+        make_items(&w, w.items, parts, &num_parts);
         /* All heads of a request at once where there are enough: their keys and values lie side by side. */
         pool_run(run_items, &w, (int)count, count >= 4 * h->num_kv_heads * pool_size() ? (int)h->num_kv_heads : 1);
         for (int64_t i = 0; i < count;)

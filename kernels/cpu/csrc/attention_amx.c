@@ -11,6 +11,7 @@ static void to_bf16(const float *from, int64_t from_stride, int rows, int64_t co
     for (int r = 0; r < rows; r++)
         for (int64_t i = 0; i < count; i += LANES)
             store_bf16(to + r * to_stride + i, load_f32(from + r * from_stride + i));
+    __asm__ volatile("" : : "r"(to) : "memory"); /* loads of tiles do not tell the compiler what they read */
 }
 
 /* 0 and 1: scores or sums; 2: keys; 3 and 4: values; 5: queries; 6: weights. */

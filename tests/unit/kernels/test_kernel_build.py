@@ -2,6 +2,9 @@
 
 import ctypes
 import logging
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,6 +72,30 @@ def test_a_compiler_that_fails(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="bad-cc failed: out of vectors"):
         build(tmp_path / "cache", str(script))
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_compiler_may_have_options(tmp_path: Path, compiler: Path) -> None:
+    build(tmp_path / "cache", f"{compiler} -pipe")
+    assert calls(tmp_path)[0].startswith("-pipe ")
+
+
+def test_a_cache_that_others_write_to(tmp_path: Path, compiler: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(BuildError, match="others may write to it"):
+        build(tmp_path / "cache", str(compiler))
+
+
+def test_a_library_that_was_cut_short_is_built_again(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    code = (
+        "from ringpost.kernels.cpu.library import library; from ringpost.kernels.build import build; library(); print(build())"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    path = Path(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
+    path.write_bytes(path.read_bytes()[:100])
+    assert Path(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()) == path
+    assert path.stat().st_size > 10_000
 
 
 def test_a_cache_that_is_a_file(tmp_path: Path, compiler: Path) -> None:

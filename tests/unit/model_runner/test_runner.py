@@ -319,6 +319,13 @@ def test_the_last_position_of_the_longest_sequence(runner: ModelRunner, model: L
     assert prefill(runner, tokens, 50).tokens == greedy_tokens(model, tokens, 1)
 
 
+@pytest.mark.parametrize("block", [-1, ROWS * BLOCKS_PER_ROW + 1000])
+def test_a_block_that_there_is_not_is_refused(runner: ModelRunner, block: int) -> None:
+    new = msgspec.structs.replace(new_row(0, prompt(4)), blocks=[block])
+    with pytest.raises(ValueError, match="but the KV cache holds"):
+        runner.execute(plan([(0, 0, 4)], [0], [new]))
+
+
 def test_description(runner: ModelRunner, model: LlamaForCausalLM) -> None:
     runner.execute(plan([], []))
     description = runner.describe()
