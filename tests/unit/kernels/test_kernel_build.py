@@ -88,9 +88,7 @@ def test_a_cache_that_others_write_to(tmp_path: Path, compiler: Path) -> None:
 
 def test_a_library_that_was_cut_short_is_built_again(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    code = (
-        "from ringpost.kernels.cpu.library import library; from ringpost.kernels.build import build; library(); print(build())"
-    )
+    code = "from ringpost.kernels.cpu.library import build, library; library(); print(build())"
     command = [sys.executable, "-P", "-c", code]
     path = Path(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
     path.write_bytes(path.read_bytes()[:100])
