@@ -228,3 +228,36 @@ def test_what_cannot_be_quantised_is_refused(kernels: KernelSet, quantization: s
     weight[2, 40] = bad
     with pytest.raises(ValueError, match=f"cannot be quantised to {quantization}"):
         kernels.pack_linear(weight, quantization)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+def test_a_row_of_a_product_does_not_depend_on_the_others(dtype: torch.dtype, quantization: str | None) -> None:
+    """Of the C kernels alone; others choose the order of a sum by the size of the batch."""
+    kernels = select_kernels("cpu")
+    generator = torch.Generator().manual_seed(6)
+    x = normal(generator, 70, 96, dtype=dtype)
+    packed = kernels.pack_linear(normal(generator, 200, 96, dtype=dtype), quantization)
+    together = kernels.logits(x, packed)
+    for first, count in ((0, 1), (1, 2), (3, 7), (10, 16), (20, 33), (69, 1)):
+        assert torch.equal(kernels.logits(x[first : first + count], packed), together[first : first + count])
+
+
+def test_attention_of_a_request_does_not_depend_on_the_others() -> None:
+    kernels = select_kernels("cpu")
+    lengths = [5, 300, 1500, 64]
+    case = attention_case([1] * 4, lengths, block_size=16, kv_heads=2, groups=3, head_dim=64, seed=7)
+    together = attended(kernels, case, torch.float32)
+    q = normal(case.generator.manual_seed(7), 4, 6, 64, dtype=torch.float32)
+    caches = torch.zeros((2, case.num_blocks, 2, 16, 64))
+    slots = [
+        int(case.batch.block_table[row, at // 16]) * 16 + at % 16 for row, end in enumerate(lengths) for at in range(end + 1)
+    ]
+    keys, values = (normal(case.generator, len(slots), 2, 64, dtype=torch.float32) for _ in range(2))
+    kernels.write_kv(keys, values, caches[0], caches[1], torch.tensor(slots))
+    for row in range(4):
+        alone = AttentionBatch(
+            case.batch.block_table[row : row + 1], case.batch.starts[row : row + 1], np.ones(1, dtype=np.int64)
+        )
+        plan = kernels.plan_attention(alone, num_kv_heads=2, head_dim=64, block_size=16, dtype=torch.float32)
+        assert torch.equal(kernels.paged_attention(q[row : row + 1], caches[0], caches[1], plan, 0.3)[0], together[row])
