@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .model_runner.checkpoint.errors import CheckpointError
     from .model_runner.logits_processor import LogitsProcessor
 
+    __version__: str
+
 _HOMES = {
     "ApiConfig": ".ipc.messages.config",
     "AsyncLLM": ".actors.frontend.async_llm",
@@ -106,10 +108,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its home on first use."""
-    if name not in _HOMES:
+    """Load a public name from its home, or find the version, on first use."""
+    if name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("ringpost")
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name], __name__), name)
     globals()[name] = value
     return value
 

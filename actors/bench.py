@@ -293,6 +293,8 @@ def _measure_perplexity(arguments: argparse.Namespace) -> tuple[PerplexityReport
     )
     try:
         text = Path(arguments.text).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"no such file: {arguments.text}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"text must be a file in UTF-8, got {arguments.text!r}: {error}") from None
     with progress(len(settings.quantizations)) as done:

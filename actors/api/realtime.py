@@ -6,6 +6,7 @@ from aiohttp import web
 
 from .errors import ApiError
 from .realtime_connection import Connection
+from .realtime_conversation import new_id
 from .realtime_settings import SessionFields, checked_mode
 from .realtime_socket import PROTOCOL, Socket
 from .state import STATE
@@ -36,7 +37,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
             mode=checked_mode(request.query.get("mode", "chat"), "mode"),
         )
         socket = _socket(request)
-        async with await state.engine.open_session() as session:
+        async with await state.engine.open_session(session_id=new_id("sess")) as session:
             await socket.open()
             request[UPGRADED] = True
             state.metrics.observe_request(request.method, "/v1/realtime", 101, time.monotonic() - started)

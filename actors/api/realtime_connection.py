@@ -13,7 +13,7 @@ from ..tasks import first_of
 from . import realtime_events as events
 from .errors import ApiError, ErrorInfo, ServerStopping, describe_error
 from .realtime_context import Context, wanted_tokens
-from .realtime_conversation import Conversation, Item, made_item, new_id
+from .realtime_conversation import Conversation, Item, made_item
 from .realtime_response import Response, event
 from .realtime_settings import ResponseFields, SessionFields
 from .realtime_socket import SlowReader, Socket
@@ -32,7 +32,6 @@ class Connection:
         self._context = Context(state.engine, session)
         self._settings = settings
         self._conversation = Conversation(state.config.max_body_bytes)
-        self._id = new_id("sess")
         self._response: Response | None = None  # under way
         self._idle = asyncio.Event()
         self._idle.set()
@@ -105,7 +104,7 @@ class Connection:
         raise ServerStopping("the server is shutting down")
 
     def _shown(self) -> dict[str, Any]:
-        return {"id": self._id, **self._settings.shown()}
+        return {"id": self._session.session_id, **self._settings.shown()}
 
     async def _update_session(self, given: events.SessionUpdate) -> None:
         given.session.check("session")

@@ -14,6 +14,9 @@ _BEFORE = 8  # tokens that can have a say in the text of what follows
 
 async def wanted_tokens(engine: EngineClient, conversation: Conversation, settings: SessionFields) -> list[int]:
     """The tokens that a response is to go on from. Raises ParameterError."""
+    if not conversation.items and not settings.instructions:
+        message = "the conversation has no items: create one, or commit input_text_buffer first"
+        raise ParameterError(message, CONVERSATION)
     if settings.mode != "text":
         rendered = await engine.chat_prompt(conversation.messages(settings.instructions))
         return rendered["prompt_token_ids"]

@@ -134,7 +134,9 @@ def read_event(message: bytes, kind: str) -> ClientEvent:
 
 def _unknown(kind: str) -> Exception:
     if "audio" in kind:
-        rule = "type must be one of an event of text: this server takes no sound; input_text_buffer.append takes text"
+        of_text = kind.replace("audio", "text")
+        right = of_text if of_text in _KINDS else f"one of {', '.join(_KINDS)}"
+        rule = f"type must be {right}: this server takes text only"
     elif kind.startswith(("session.", "transcription_session.")):
         rule = "type must be session.update: a connection is one session, which exists from its beginning to its end"
     else:

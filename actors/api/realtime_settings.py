@@ -43,9 +43,10 @@ class TurnFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         """Raise ParameterError for what this server does not do; `place` is where the fields stand."""
         if self.output_modalities not in (None, MODALITIES):
             raise _unlike(place, "output_modalities", MODALITIES, self.output_modalities)
-        if isinstance(self.max_output_tokens, str) and self.max_output_tokens != NO_LIMIT:
+        limit = self.max_output_tokens
+        if (isinstance(limit, str) and limit != NO_LIMIT) or (isinstance(limit, int) and limit < 1):
             message = f'{place}.max_output_tokens must be an integer of at least 1, or "{NO_LIMIT}"'
-            raise ParameterError(f"{message}, got {self.max_output_tokens!r:.100}", f"{place}.max_output_tokens")
+            raise ParameterError(f"{message}, got {limit!r:.100}", f"{place}.max_output_tokens")
         if self.tools:
             raise _unlike(place, "tools", [], self.tools)
         if self.tool_choice not in (None, "auto", "none"):

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Self
 
 from ...ipc.messages.config import EngineConfig
+from ...ipc.messages.errors import ParameterError
 from ...ipc.messages.sampling import SamplingParams
 from ...model_runner.logits_processor import LogitsProcessor
 from ..config import check_config, engine_config
@@ -115,6 +116,10 @@ class AsyncLLM(EngineLife):
         priority: int,
         cache_salt: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
+        given: object = prompt
+        if not isinstance(given, str | list | tuple | dict):
+            forms = "text, a list of token ids, a dict of either, or an async generator of StreamingInput"
+            raise ParameterError(f"prompt must be {forms}, got {given!r:.100}", "prompt")
         collector = await self.add_request(request_id, prompt, sampling_params, priority=priority, cache_salt=cache_salt)
         try:
             finished = False

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,11 @@ def members(package: str) -> list[str]:
 
 def test_importing_ringpost_is_light(tmp_path: Path) -> None:
     assert not HEAVY & loaded_after(["ringpost"], tmp_path)
+
+
+def test_the_version_is_looked_up_when_it_is_asked_for(tmp_path: Path) -> None:
+    code = "import sys, ringpost; print('importlib.metadata' in sys.modules, ringpost.__version__)"
+    assert python(code, tmp_path) == f"False {version('ringpost')}"
 
 
 def test_importing_ringpost_is_quick(tmp_path: Path) -> None:

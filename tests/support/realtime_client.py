@@ -15,6 +15,7 @@ class RealtimeClient:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
+        self.session: Json = {}  # as the server has told it in the beginning
         self._ids: set[str] = set()
 
     async def send(self, kind: str, **fields: Any) -> None:
@@ -87,5 +88,5 @@ async def connected(url: str, query: str = "", **options: Any) -> AsyncIterator[
     """A connection that has been told of its session."""
     async with aiohttp.ClientSession() as http, http.ws_connect(f"{url}{REALTIME}{query}", **options) as socket:
         client = RealtimeClient(socket)
-        await client.next("session.created")
+        client.session = (await client.next("session.created"))["session"]
         yield client

@@ -52,7 +52,7 @@ def test_the_table(no_leaks: None, tiny: str, text: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.txt"], "text must be a file in UTF-8, got 'nowhere.txt'"),
+        (["nowhere.txt"], "no such file: nowhere.txt\n"),
         (["nowhere.txt", "--window", "1"], "window must be an integer of at least 2, got 1"),
     ],
 )

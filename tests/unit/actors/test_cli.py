@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import ringpost
 from ringpost.actors.cli import main
 
 
@@ -95,6 +96,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--version")
     assert code == 0
     assert re.fullmatch(r"ringpost \d+\.\d+\.\d+\S*\n", out)
+    assert out == f"ringpost {ringpost.__version__}\n"
 
 
 def test_a_broken_model_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -189,8 +189,9 @@ async def test_text_that_is_no_text(chat: RealtimeClient, engine: ScriptedEngine
 async def test_silence_ends_a_session(tiny: str) -> None:
     engine = ScriptedEngine(tiny, session_idle_timeout=0.5)
     async with served(engine) as api, connected(api.url) as client:
-        event = await client.next("error")
-        assert (event["error"]["code"], event["error"]["event_id"]) == ("session_timeout", None)
+        error = (await client.next("error"))["error"]
+        assert (error["code"], error["event_id"]) == ("session_timeout", None)
+        assert client.session["id"] in error["message"]
         assert await client.closed() == WSCloseCode.GOING_AWAY
         await left(engine)
 

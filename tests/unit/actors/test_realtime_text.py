@@ -166,13 +166,21 @@ async def test_an_answer_cut_short_stays_cut(text: RealtimeClient, engine: Scrip
 
 
 @pytest.mark.asyncio
+async def test_items_without_text(text: RealtimeClient, engine: ScriptedEngine) -> None:
+    await text.say("")
+    error = await text.refused("response.create")
+    assert (error["param"], "must hold text" in error["message"]) == ("conversation", True)
+    assert engine.requests == []
+
+
+@pytest.mark.asyncio
 async def test_what_has_no_place_without_a_template(text: RealtimeClient, engine: ScriptedEngine) -> None:
     error = await text.refused("session.update", session={"instructions": "Be brief."})
     assert error["param"] == "session.instructions"
     error = await text.refused("response.create", response={"instructions": "Be brief."})
     assert error["param"] == "response.instructions"
     error = await text.refused("response.create")
-    assert (error["param"], "must hold text" in error["message"]) == ("conversation", True)
+    assert (error["param"], "has no items" in error["message"]) == ("conversation", True)
     await text.say("ab")
     assert (await text.refused("session.update", session={"mode": "chat"}))["param"] == "session.mode"
     assert engine.requests == []

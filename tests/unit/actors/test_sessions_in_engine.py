@@ -106,6 +106,13 @@ async def test_a_turn_that_ends_with_its_first_token(tiny: str) -> None:
         await engine.check_health()
 
 
+@pytest.mark.parametrize("given", [StreamingInput("a"), None, chunks_of])
+async def test_what_is_neither_a_prompt_nor_a_generator_of_chunks(tiny: str, given: Any) -> None:
+    with pytest.raises(ValueError, match="a dict of either, or an async generator of StreamingInput, got") as refused:
+        await anext(engine_of(tiny).generate(given))
+    assert repr(given)[:100] in str(refused.value)
+
+
 async def test_silence_ends_a_session_and_frees_its_blocks(tiny: str) -> None:
     async with engine_of(tiny, session_idle_timeout=0.2) as engine:
         session = await engine.open_session(GREEDY)
