@@ -4,8 +4,10 @@ The conversation is one session: nothing of it is computed twice, and the model 
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from ringpost import AsyncLLM, RequestOutputKind, SamplingParams, Session
 
@@ -13,17 +15,29 @@ TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"  # as the demo 
 END = "<|im_end|>\n"  # of an answer; the token that ended it is not in the context
 
 
+async def readable(file: int) -> None:
+    """Wait until there is something to read. A thread that waits in `read` could not be stopped."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    with suppress(PermissionError):  # a file or /dev/null, which nobody ever has to wait for
+        loop.add_reader(file, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(file)
+
+
 async def typed() -> AsyncIterator[str]:
-    """The lines of standard input, while others run."""
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    try:
-        while line := await reader.readline():
+    """The lines of standard input, be it a terminal, a pipe or a file, while others run."""
+    file, begun = sys.stdin.fileno(), b""
+    while True:
+        await readable(file)
+        data = os.read(file, 1 << 16)
+        *lines, begun = (begun + (data or b"\n")).split(b"\n")  # the end of all ends the last line too
+        for line in lines:
             if line.strip():
-                yield line.decode().strip()
-    finally:
-        transport.close()
+                yield line.decode(errors="replace").strip()
+        if not data:
+            return
 
 
 async def listen(session: Session) -> None:
@@ -37,6 +51,7 @@ async def listen(session: Session) -> None:
 async def main() -> None:
     params = SamplingParams(temperature=0, max_tokens=200, output_kind=RequestOutputKind.DELTA)
     async with AsyncLLM() as engine, await engine.open_session(params) as session, asyncio.TaskGroup() as tasks:
+        print("Ready: type a line, and another one to stop the answer; Ctrl-D ends the program.", flush=True)
         tasks.create_task(listen(session))
         async for output in session:
             print(output.outputs[0].text, end="", flush=True)
@@ -44,4 +59,5 @@ async def main() -> None:
                 print(f"\n[{output.boundary.finish_reason}; {output.boundary.context_length} tokens so far]", flush=True)
 
 
-asyncio.run(main())
+with suppress(KeyboardInterrupt):
+    asyncio.run(main())

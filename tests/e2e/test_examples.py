@@ -1,6 +1,7 @@
 """The programs in examples/ and the one in README.md run as they are."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from programs import LIMIT, run_program
@@ -16,6 +18,7 @@ from servers import ServerProcess, running_program, running_server
 from source_tree import ROOT
 
 EXAMPLES = ROOT / "examples"
+BARGE_IN = [sys.executable, "-P", str(EXAMPLES / "barge_in.py")]
 
 
 def test_every_example_is_run_here() -> None:
@@ -46,6 +49,37 @@ def test_barge_in_stops_an_answer_for_a_new_line(no_leaks: None, smollm2: str) -
     done = run_program("-P", str(EXAMPLES / "barge_in.py"), text=text)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r".*\n\[interrupt; \d+ tokens so far\]\n.*Paris.*\n\[stop; \d+ .*\]\n", done.stdout, re.DOTALL)
+
+
+def test_barge_in_reads_a_file(no_leaks: None, smollm2: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("What is the capital of France?")  # a last line needs no end
+    with (tmp_path / "lines").open() as lines:
+        done = subprocess.run(BARGE_IN, stdin=lines, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"Ready.*Paris.*\n\[stop; \d+ tokens so far\]\n", done.stdout, re.DOTALL)
+
+
+def test_barge_in_without_input(no_leaks: None, smollm2: str) -> None:
+    done = run_program(*BARGE_IN[1:])  # with /dev/null
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"Ready.*\n", done.stdout)
+
+
+def test_barge_in_ends_at_ctrl_c(no_leaks: None, smollm2: str) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(BARGE_IN, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline().startswith("Ready")
+            program.stdin.write("Tell me a long story.\n")
+            program.stdin.flush()
+            assert program.stdout.read(1)
+            os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+            _, errors = program.communicate(timeout=LIMIT)
+        finally:
+            program.kill()
+        assert (program.returncode, errors) == (0, "")
 
 
 def test_transcript(no_leaks: None, smollm2: str) -> None:
