@@ -47,7 +47,7 @@ class Chooser:
         self._processors = processors
 
     def choose(self, logits: Tensor, step: StepRows) -> Choice:
-        """A token for each request of a step, all of which yield one; logits float32 [S, V] stay as they are.
+        """A token for each request of a step, all of which yield one; logits [S, V] of any floating dtype stay as they are.
 
         What fails for the batch is done again request by request; whatever one fails with alone is its error.
         """
@@ -78,6 +78,7 @@ class Chooser:
         return Choice(tokens.numpy(), np.isfinite(logits.numpy()), {})
 
     def _choose(self, logits: Tensor, step: StepRows) -> Choice:
+        logits = logits.float()  # a registered model may give narrow ones
         batch = sampling_batch(step, self._states)
         changed = self._changed(logits, step)
         drawn = self._sampler.sample(logits if changed is None else changed, batch)

@@ -202,3 +202,12 @@ def test_a_row_in_which_no_token_is_left(params: dict[str, Any], style: dict[str
     assert {row: type(error) for row, error in choice.errors.items()} == {1: NoTokenLeft}
     assert choice.tokens[2] == 7
     assert choice.tokens[0] == rows.choose(logits[:1], [0]).tokens[0]
+
+
+def test_narrow_logits_of_a_registered_model() -> None:
+    rows = Rows()
+    rows.enter(0, SamplingParams(temperature=0), [1], [])
+    logits = torch.zeros((1, VOCAB), dtype=torch.bfloat16)
+    logits[0, 3] = 2
+    choice = rows.choose(logits, [0])
+    assert (choice.tokens.tolist(), choice.finite.tolist(), choice.errors) == ([3], [True], {})
