@@ -33,6 +33,7 @@ struct work {
     float scale; /* over ln 2 */
     void *out;
     struct item *items;
+    int num_items, at_once;
 };
 
 void write_kv(const struct heads *h, const float *keys, const float *values, int64_t stride, const int64_t *slots, int64_t count,
@@ -62,63 +63,84 @@ void write_kv(const struct heads *h, const float *keys, const float *values, int
         }
 }
 
-/* Where in the caches the LANES positions from `at` on are, in bytes: their keys, and their values. */
-INLINE void find_positions(const struct work *w, const struct item *item, int64_t at, int64_t *keys, int64_t *values)
+/* Puts the blocks of LANES positions from `first` on, as far as `end`, into the order: their keys at `keys`, their values at `values` if
+ * that is not null. Returns how many they are. */
+static int find_blocks(const struct work *w, const struct item *item, int64_t first, int64_t end, const void **keys,
+                       const void **values)
 {
     const struct heads *h = w->h;
-    const int64_t number = h->is_bf16 ? sizeof(bf16) : sizeof(float), inside = at % h->block_size;
-    const int64_t block = w->batch->block_table[item->request * w->batch->table_width + at / h->block_size];
-    const int64_t first = (block * h->num_kv_heads + item->kv_head) * h->block_size * h->head_dim;
-    *keys = (first + inside * (h->is_bf16 ? 2 : 1)) * number;
-    *values = (first + inside * h->head_dim) * number;
-}
-
-static void find_segment(const struct work *w, const struct item *item, int64_t first, int64_t end, struct segment *s)
-{
-    s->num_positions = (int)(end - first);
-    for (int64_t at = first; at < end; at += LANES) {
-        int64_t keys, values;
-        find_positions(w, item, at, &keys, &values);
-        s->keys[(at - first) / LANES] = w->key_cache + keys;
-        s->values[(at - first) / LANES] = w->value_cache + values;
+    const int64_t number = h->is_bf16 ? sizeof(bf16) : sizeof(float), block_bytes = h->block_size * h->head_dim * number;
+    const int32_t *table = w->batch->block_table + item->request * w->batch->table_width + first / h->block_size;
+    int64_t inside = first % h->block_size;
+    int n = 0;
+    for (int64_t at = first; at < end; at += LANES, n++) {
+        const int64_t start = (*table * h->num_kv_heads + item->kv_head) * block_bytes;
+        keys[n] = w->key_cache + start + inside * (h->is_bf16 ? 2 : 1) * number;
+        if (values)
+            values[n] = w->value_cache + start + inside * h->head_dim * number;
+        inside += LANES;
+        if (inside == h->block_size) {
+            inside = 0;
+            table++;
+        }
     }
-    s->num_next = 0;
+    return n;
 }
 
-/* What comes after a segment: the beginning of an item's positions from `first` on. */
-static void find_next(const struct work *w, const struct item *item, int64_t first, struct segment *s)
+/* `then` is the item that this thread is likely to take after this one, or null. */
+static void find_segment(const struct work *w, const struct item *item, const struct item *then, int64_t first, int64_t end,
+                         struct segment *s)
 {
-    for (int64_t at = first; at < item->end_position && s->num_next < NEXT_BLOCKS; at += LANES) {
-        int64_t keys, values;
-        find_positions(w, item, at, &keys, &values);
-        s->next_keys[s->num_next++] = w->key_cache + keys;
+    const int n = (int)((end - first + LANES - 1) / LANES);
+    int next = 0;
+    s->num_blocks = find_blocks(w, item, first, end, s->order, s->order + n);
+    if (end < item->end_position) {
+        const int64_t last = end + AHEAD * LANES;
+        next = find_blocks(w, item, end, last < item->end_position ? last : item->end_position, s->order + 2 * n, 0);
+    } else if (then) {
+        const int64_t last = then->first_position + AHEAD * LANES;
+        next = find_blocks(w, then, then->first_position, last < then->end_position ? last : then->end_position,
+                           s->order + 2 * n, 0);
     }
+    for (; next < AHEAD; next++)
+        s->order[2 * n + next] = s->order[2 * n - 1];
+    for (int i = 0; i < 2 * n + AHEAD; i++)
+        s->line_bytes[i] = i >= n && i < 2 * n ? 64 : w->h->block_size * 4;
 }
 
-/* Scores of a row to weights, of the first `count`; those up to the next multiple of LANES become zero. A score is a power of two:
- * `scale` is that of attention, over ln 2. */
-static void weigh_scores(float *scores, int count, int rounded, float scale, float *largest, float *total, float *shrunk)
+/* Scores of a row to weights, of the first `count`; those up to the next multiple of LANES become zero. They take the place of the
+ * scores, and are bfloat16 if so wanted. A score is a power of two: `scale` is that of attention, over ln 2. */
+INLINE void weigh_scores(int is_bf16, float *scores, int count, int rounded, float scale, float *largest, float *total,
+                         float *shrunk)
 {
     const vint lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int whole = count / LANES * LANES;
     const vint there = lanes < count - whole;
-    vfloat best = splat(LOWEST), sum = {0};
+    vfloat best = splat(LOWEST), other = best, sum = {0};
     int i = 0;
-    for (; i < whole; i += LANES)
+    for (; i + 2 * LANES <= whole; i += 2 * LANES) {
         best = max_f32(load_f32(scores + i), best);
+        other = max_f32(load_f32(scores + i + LANES), other);
+    }
+    best = max_f32(best, other);
+    if (i < whole) {
+        best = max_f32(load_f32(scores + i), best);
+        i += LANES;
+    }
     if (whole < count)
         best = max_f32(select_f32(there, load_f32(scores + i), splat(LOWEST)), best);
     /* Without a finite score there is no weight: the result is to be no number either. */
     const float top = max_lanes(best), found = count && top == LOWEST ? NAN : top * scale;
     const float before = *largest, now = found > before || found != found ? found : before;
-    for (i = 0; i < whole; i += LANES) {
-        const vfloat e = exp2_f32(load_f32(scores + i) * scale - now);
-        store_f32(scores + i, e);
-        sum += e;
-    }
-    for (; i < rounded; i += LANES) {
-        const vfloat e = i < count ? select_f32(there, exp2_f32(load_f32(scores + i) * scale - now), splat(0.0f)) : splat(0.0f);
-        store_f32(scores + i, e);
+    for (i = 0; i < rounded; i += LANES) {
+        const vfloat x = load_f32(scores + i) * scale - now;
+        vfloat e = is_bf16 ? exp2_rough(x) : exp2_f32(x);
+        if (i >= whole)
+            e = i < count ? select_f32(there, e, splat(0.0f)) : splat(0.0f);
+        if (is_bf16)
+            store_bf16((bf16 *)scores + i, e); /* behind what is still to be read */
+        else
+            store_f32(scores + i, e);
         sum += e;
     }
     *shrunk = exp2_f32(splat(before - now))[0];
@@ -126,13 +148,39 @@ static void weigh_scores(float *scores, int count, int rounded, float scale, flo
     *largest = now;
 }
 
-/* `next` is the item that this thread takes after this one, or null. */
-static void run_item(const struct work *w, const struct item *item, const struct item *next, const float *q, struct state *state)
+static void weigh_rows(const struct work *w, const struct item *item, int64_t first, int num_blocks, float *scores,
+                       struct state *state)
+{
+    const int64_t start = w->batch->starts[item->request], dim = w->h->head_dim;
+    for (int r = 0; r < item->end_row - item->first_row; r++) {
+        const int64_t position = start + (item->first_row + r) / w->group, seen = position + 1 - first;
+        const int rounded = num_blocks * LANES, count = seen < 0 ? 0 : seen < rounded ? (int)seen : rounded;
+        float shrunk;
+        if (w->h->is_bf16)
+            weigh_scores(1, scores + r * SEGMENT, count, rounded, w->scale, state->largest + r, state->total + r, &shrunk);
+        else
+            weigh_scores(0, scores + r * SEGMENT, count, rounded, w->scale, state->largest + r, state->total + r, &shrunk);
+        if (shrunk != 1.0f && first > item->first_position)
+            for (int64_t d = 0; d < dim; d += LANES)
+                store_f32(state->sums + r * dim + d, load_f32(state->sums + r * dim + d) * shrunk);
+    }
+}
+
+#ifdef __AMX_BF16__
+/* CALL(row, rows) for AMX_ROWS rows at a time. */
+#define BY_TILES(CALL)                                                                                                         \
+    for (int row = 0; row < rows; row += AMX_ROWS) {                                                                           \
+        const int some = rows - row < AMX_ROWS ? rows - row : AMX_ROWS;                                                        \
+        begin_amx(some);                                                                                                       \
+        CALL;                                                                                                                  \
+    }
+#endif
+
+static void run_item(const struct work *w, const struct item *item, const struct item *then, const void *q, struct state *state)
 {
     const struct heads *h = w->h;
     const int rows = (int)(item->end_row - item->first_row);
     float scores[MAX_ROWS * SEGMENT] __attribute__((aligned(64)));
-    const int64_t start = w->batch->starts[item->request];
     int by_tiles = 0;
 #ifdef __AMX_BF16__
     by_tiles = h->is_bf16 && h->head_dim % 32 == 0 && rows > MAX_ROWS / 4 && amx_available();
@@ -145,44 +193,20 @@ static void run_item(const struct work *w, const struct item *item, const struct
     for (int64_t first = item->first_position; first < item->end_position; first += SEGMENT) {
         const int64_t end = first + SEGMENT < item->end_position ? first + SEGMENT : item->end_position;
         struct segment s;
-        find_segment(w, item, first, end, &s);
-        if (end < item->end_position)
-            find_next(w, item, end, &s);
-        else if (next)
-            find_next(w, next, next->first_position, &s);
+        find_segment(w, item, then, first, end, &s);
 #ifdef __AMX_BF16__
-        if (by_tiles)
-            for (int r = 0; r < rows; r += AMX_ROWS) {
-                const int some = rows - r < AMX_ROWS ? rows - r : AMX_ROWS;
-                if (!r || some < AMX_ROWS)
-                    begin_amx(some);
-                scores_amx(h, &s, q + r * h->head_dim, some, scores + r * SEGMENT);
-            }
-        else
-#endif
-            scores_vector(h, &s, q, rows, scores);
-        for (int r = 0; r < rows; r++) {
-            const int64_t position = start + (item->first_row + r) / w->group, seen = position + 1 - first;
-            const int count = seen < 0 ? 0 : seen < s.num_positions ? (int)seen : s.num_positions;
-            float shrunk;
-            weigh_scores(scores + r * SEGMENT, count, (s.num_positions + LANES - 1) / LANES * LANES, w->scale,
-                         state->largest + r, state->total + r, &shrunk);
-            if (shrunk != 1.0f && first > item->first_position)
-                for (int64_t d = 0; d < h->head_dim; d += LANES)
-                    store_f32(state->sums + r * h->head_dim + d, load_f32(state->sums + r * h->head_dim + d) * shrunk);
+        if (by_tiles) {
+            BY_TILES(scores_amx(h, &s, (const bf16 *)q + row * h->head_dim, some, scores + row * SEGMENT))
+            weigh_rows(w, item, first, s.num_blocks, scores, state);
+            BY_TILES(weigh_amx(h, &s, scores + row * SEGMENT, some, state->sums + row * h->head_dim))
+            continue;
         }
-#ifdef __AMX_BF16__
-        if (by_tiles)
-            for (int r = 0; r < rows; r += AMX_ROWS) {
-                const int some = rows - r < AMX_ROWS ? rows - r : AMX_ROWS;
-                if (rows % AMX_ROWS)
-                    begin_amx(some);
-                weigh_amx(h, &s, scores + r * SEGMENT, some, state->sums + r * h->head_dim);
-            }
-        else
 #endif
-            weigh_vector(h, &s, scores, rows, state->sums);
+        scores_vector(h, &s, q, rows, scores);
+        weigh_rows(w, item, first, s.num_blocks, scores, state);
+        weigh_vector(h, &s, scores, rows, state->sums);
     }
+    (void)by_tiles;
 }
 
 static void put_row(const struct work *w, const struct item *item, int64_t row, const float *sums, float total)
@@ -199,6 +223,21 @@ static void put_row(const struct work *w, const struct item *item, int64_t row, 
     }
 }
 
+/* The queries of an item's rows, in the cache's type, to q [row][head_dim]. */
+static void take_queries(const struct work *w, const struct item *item, void *q)
+{
+    const int64_t dim = w->h->head_dim;
+    for (int64_t row = item->first_row; row < item->end_row; row++) {
+        const int64_t token = w->first_tokens[item->request] + row / w->group, at = (row - item->first_row) * dim;
+        const float *from = w->queries + token * w->stride + (item->kv_head * w->group + row % w->group) * dim;
+        for (int64_t d = 0; d < dim; d += LANES)
+            if (w->h->is_bf16)
+                store_bf16((bf16 *)q + at + d, load_f32(from + d));
+            else
+                store_f32((float *)q + at + d, load_f32(from + d));
+    }
+}
+
 static void run_items(void *context, int begin, int end, int worker)
 {
     const struct work *w = context;
@@ -209,12 +248,9 @@ static void run_items(void *context, int begin, int end, int worker)
     for (int i = begin; i < end; i++) {
         const struct item *item = w->items + i;
         const int rows = (int)(item->end_row - item->first_row);
-        for (int r = 0; r < rows; r++) {
-            const int64_t row = item->first_row + r, token = w->first_tokens[item->request] + row / w->group;
-            memcpy(q + r * dim, w->queries + token * w->stride + (item->kv_head * w->group + row % w->group) * dim,
-                   sizeof(float) * (size_t)dim);
-        }
-        run_item(w, item, i + 1 < end ? item + 1 : 0, q, &state);
+        const int then = i + 1 < end ? i + 1 : i + 1 + w->at_once * (pool_size() - 1);
+        take_queries(w, item, q);
+        run_item(w, item, then < w->num_items ? w->items + then : 0, q, &state);
         for (int r = 0; r < rows; r++)
             if (item->part) {
                 float *part = item->part + r * (2 + dim);
@@ -291,7 +327,9 @@ int attend(const struct heads *h, const struct batch *batch, const float *querie
             first_tokens[r] = token;
         make_items(&w, w.items, parts, &num_parts);
         /* All heads of a request at once where there are enough: their keys and values lie side by side. */
-        pool_run(run_items, &w, (int)count, count >= 4 * h->num_kv_heads * pool_size() ? (int)h->num_kv_heads : 1);
+        w.num_items = (int)count;
+        w.at_once = count >= 4 * h->num_kv_heads * pool_size() ? (int)h->num_kv_heads : 1;
+        pool_run(run_items, &w, w.num_items, w.at_once);
         for (int64_t i = 0; i < count;)
             i += w.items[i].part ? merge(&w, w.items + i) : 1;
     }

@@ -2,12 +2,13 @@
 #include "attention_tiles.h"
 
 #ifdef __AVX512F__
-#define GROUPS 4 /* of LANES positions, so that no sum waits for itself */
+#define SUB_ROWS 8
+#define WIDTH(ROWS) ((ROWS) > 4 ? 2 : 4) /* vectors of a row at a time: sixteen sums, so that none waits for itself */
 #else
-#define GROUPS 1
-#endif
-#define DIMS 4 /* vectors of a row's sums at a time */
 #define SUB_ROWS 4
+#define WIDTH(ROWS) 1
+#endif
+#define MAX_WIDTH 4
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
@@ -25,138 +26,150 @@ INLINE vfloat add_pairs(vfloat sum, vuint pairs, uint32_t pair)
 }
 #endif
 
-/* Rounds `count` floats, in whole vectors, and returns them as pairs. */
-INLINE void to_pairs(const float *from, int64_t count, uint32_t *pairs)
+INLINE uint32_t load_pair(const bf16 *p)
 {
-    for (int64_t i = 0; i < count; i += LANES)
-        store_bf16((bf16 *)pairs + i, load_f32(from + i));
+    uint32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return pair;
 }
 
-/* Brings the numbers of a block nearer that are needed soon: they lie all over the cache, so no hardware guesses them. */
-INLINE void prefetch_block(const struct heads *h, const void *block)
+/* Line `line` of the block that is read AHEAD blocks after the one at `at`: they lie all over the cache, so no hardware guesses them.
+ * Line by line, since memory takes only so many wishes at once. */
+INLINE void prefetch_ahead(const struct segment *s, int at, int64_t line)
 {
-    const int64_t bytes = h->head_dim * LANES * (h->is_bf16 ? 2 : 4);
-    for (int64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch((const char *)block + i);
+    __builtin_prefetch((const char *)s->order[at + AHEAD] + line * s->line_bytes[at + AHEAD], 0, 2);
 }
 
-INLINE void scores_block(int is_bf16, int rows, int groups, const struct heads *h, const void *const keys[], const float *q,
-                         const uint32_t *pairs, float *scores)
+/* Scores of the positions of `width` blocks from `block` on. */
+INLINE void scores_of(int is_bf16, int ahead, int rows, int width, const struct heads *h, const struct segment *s, int block,
+                      const void *queries, float *scores)
 {
     const int64_t dim = h->head_dim, size = h->block_size;
-    vfloat sum[SUB_ROWS][GROUPS] = {0};
+    vfloat sum[SUB_ROWS][MAX_WIDTH] = {0};
     if (is_bf16)
         for (int64_t d = 0; d < dim / 2; d++)
-            for (int g = 0; g < groups; g++) {
-                vuint k = load_pairs((const bf16 *)keys[g] + d * size * 2);
+            for (int g = 0; g < width; g++) {
+                const vuint k = load_pairs((const bf16 *)s->order[block + g] + d * size * 2);
+                if (ahead)
+                    prefetch_ahead(s, block + g, d);
                 for (int r = 0; r < rows; r++)
-                    sum[r][g] = add_pairs(sum[r][g], k, pairs[r * (dim / 2) + d]);
+                    sum[r][g] = add_pairs(sum[r][g], k, load_pair((const bf16 *)queries + r * dim + d * 2));
             }
     else
         for (int64_t d = 0; d < dim; d++)
-            for (int g = 0; g < groups; g++) {
-                vfloat k = load_f32((const float *)keys[g] + d * size);
+            for (int g = 0; g < width; g++) {
+                const vfloat k = load_f32((const float *)s->order[block + g] + d * size);
+                if (ahead)
+                    prefetch_ahead(s, block + g, d);
                 for (int r = 0; r < rows; r++)
-                    sum[r][g] += q[r * dim + d] * k;
+                    sum[r][g] += ((const float *)queries)[r * dim + d] * k;
             }
     for (int r = 0; r < rows; r++)
-        for (int g = 0; g < groups; g++)
-            store_f32(scores + r * SEGMENT + g * LANES, sum[r][g]);
+        for (int g = 0; g < width; g++)
+            store_f32(scores + r * SEGMENT + (block + g) * LANES, sum[r][g]);
 }
 
-INLINE void scores_rows(int is_bf16, int rows, const struct heads *h, const struct segment *s, const float *q, float *scores)
+INLINE void scores_rows(int is_bf16, int ahead, int rows, const struct heads *h, const struct segment *s, const void *queries,
+                        float *scores)
 {
-    uint32_t pairs[SUB_ROWS * MAX_HEAD_DIM / 2];
-    const int blocks = (s->num_positions + LANES - 1) / LANES;
-    int g = 0;
-    if (is_bf16)
-        to_pairs(q, rows * h->head_dim, pairs);
-    for (; g + GROUPS <= blocks; g += GROUPS) {
-        for (int i = g; i < g + GROUPS; i++) {
-            if (i + GROUPS < blocks)
-                prefetch_block(h, s->keys[i + GROUPS]);
-            prefetch_block(h, s->values[i]);
-        }
-        scores_block(is_bf16, rows, GROUPS, h, s->keys + g, q, pairs, scores + g * LANES);
-    }
-    for (; g < blocks; g++) {
-        prefetch_block(h, s->values[g]);
-        scores_block(is_bf16, rows, 1, h, s->keys + g, q, pairs, scores + g * LANES);
-    }
+    const int width = WIDTH(rows);
+    int block = 0;
+    for (; block + width <= s->num_blocks; block += width)
+        scores_of(is_bf16, ahead, rows, width, h, s, block, queries, scores);
+    for (; block < s->num_blocks; block++)
+        scores_of(is_bf16, ahead, rows, 1, h, s, block, queries, scores);
 }
 
-INLINE void weigh_rows(int is_bf16, int rows, int dims, const struct heads *h, const struct segment *s, const float *weights,
-                       int64_t first_dim, float *sums)
+/* Adds to `width` vectors of the sums, from dimension `first` on. */
+INLINE void weigh_rows(int is_bf16, int ahead, int rows, int width, const struct heads *h, const struct segment *s,
+                       const void *weights, int64_t first, float *sums)
 {
-    const int64_t dim = h->head_dim;
-    vfloat sum[SUB_ROWS][DIMS];
+    const int64_t dim = h->head_dim, lines = dim / LANES; /* of a pair or a position */
+    vfloat sum[SUB_ROWS][MAX_WIDTH];
     for (int r = 0; r < rows; r++)
-        for (int d = 0; d < dims; d++)
-            sum[r][d] = load_f32(sums + r * dim + first_dim + d * LANES);
-    for (int at = 0; at < s->num_positions; at += LANES) {
-        const int count = s->num_positions - at < LANES ? s->num_positions - at : LANES;
-        if (at / LANES < s->num_next)
-            prefetch_block(h, s->next_keys[at / LANES]);
-        if (is_bf16) {
-            const bf16 *values = (const bf16 *)s->values[at / LANES] + first_dim * 2;
-            uint32_t pairs[SUB_ROWS][LANES / 2];
-            for (int r = 0; r < rows; r++)
-                to_pairs(weights + r * SEGMENT + at, LANES, pairs[r]);
-            for (int i = 0; i < (count + 1) / 2; i++)
-                for (int d = 0; d < dims; d++) {
-                    vuint v = load_pairs(values + i * dim * 2 + d * LANES * 2);
+        for (int d = 0; d < width; d++)
+            sum[r][d] = load_f32(sums + r * dim + first + d * LANES);
+    for (int block = 0; block < s->num_blocks; block++) {
+        const int at = s->num_blocks + block;
+        if (is_bf16)
+            for (int i = 0; i < LANES / 2; i++)
+                for (int d = 0; d < width; d++) {
+                    const vuint v = load_pairs((const bf16 *)s->order[at] + (i * dim + first + d * LANES) * 2);
+                    if (ahead)
+                        prefetch_ahead(s, at, i * lines + first / LANES + d);
                     for (int r = 0; r < rows; r++)
-                        sum[r][d] = add_pairs(sum[r][d], v, pairs[r][i]);
+                        sum[r][d] = add_pairs(
+                            sum[r][d], v, load_pair((const bf16 *)weights + r * WEIGHTS_BF16 + block * LANES + i * 2));
                 }
-        } else {
-            const float *values = (const float *)s->values[at / LANES] + first_dim;
-            for (int i = 0; i < count; i++)
-                for (int d = 0; d < dims; d++) {
-                    vfloat v = load_f32(values + i * dim + d * LANES);
+        else
+            for (int i = 0; i < LANES; i++)
+                for (int d = 0; d < width; d++) {
+                    const vfloat v = load_f32((const float *)s->order[at] + i * dim + first + d * LANES);
+                    if (ahead)
+                        prefetch_ahead(s, at, i * lines + first / LANES + d);
                     for (int r = 0; r < rows; r++)
-                        sum[r][d] += weights[r * SEGMENT + at + i] * v;
+                        sum[r][d] += ((const float *)weights)[r * SEGMENT + block * LANES + i] * v;
                 }
-        }
     }
     for (int r = 0; r < rows; r++)
-        for (int d = 0; d < dims; d++)
-            store_f32(sums + r * dim + first_dim + d * LANES, sum[r][d]);
+        for (int d = 0; d < width; d++)
+            store_f32(sums + r * dim + first + d * LANES, sum[r][d]);
 }
 
-/* A call for each number of rows, so that the compiler knows it. */
-#define FOR_ROWS(CALL)                                                                                                         \
+INLINE void weigh_all_rows(int is_bf16, int ahead, int rows, const struct heads *h, const struct segment *s, const void *weights,
+                           float *sums)
+{
+    const int width = WIDTH(rows);
+    int64_t first = 0;
+    for (; first + width * LANES <= h->head_dim; first += width * LANES)
+        weigh_rows(is_bf16, ahead, rows, width, h, s, weights, first, sums);
+    for (; first < h->head_dim; first += LANES)
+        weigh_rows(is_bf16, ahead, rows, 1, h, s, weights, first, sums);
+}
+
+/* CALL(is_bf16, ahead, rows) for SUB_ROWS rows at a time, or fewer at the end, with constants, so that the compiler knows the shape. The
+ * first rows bring nearer what comes next. */
+#define ROWS_OF(CALL, IS_BF16, ROWS)                                                                                           \
+    if (r)                                                                                                                     \
+        CALL(IS_BF16, 0, ROWS);                                                                                                \
+    else                                                                                                                       \
+        CALL(IS_BF16, 1, ROWS);                                                                                                \
+    break
+#if SUB_ROWS == 8
+#define MORE_ROWS(CALL, IS_BF16)                                                                                               \
+    case 4: ROWS_OF(CALL, IS_BF16, 4);                                                                                         \
+    case 5: ROWS_OF(CALL, IS_BF16, 5);                                                                                         \
+    case 6: ROWS_OF(CALL, IS_BF16, 6);                                                                                         \
+    case 7: ROWS_OF(CALL, IS_BF16, 7);
+#else
+#define MORE_ROWS(CALL, IS_BF16)
+#endif
+#define FOR_ROWS(CALL, IS_BF16)                                                                                                \
     for (int r = 0; r < rows; r += SUB_ROWS)                                                                                   \
         switch (rows - r) {                                                                                                    \
-        case 1: CALL(1); break;                                                                                                \
-        case 2: CALL(2); break;                                                                                                \
-        case 3: CALL(3); break;                                                                                                \
-        default: CALL(SUB_ROWS);                                                                                               \
+        case 1: ROWS_OF(CALL, IS_BF16, 1);                                                                                     \
+        case 2: ROWS_OF(CALL, IS_BF16, 2);                                                                                     \
+        case 3: ROWS_OF(CALL, IS_BF16, 3);                                                                                     \
+            MORE_ROWS(CALL, IS_BF16)                                                                                           \
+        default: ROWS_OF(CALL, IS_BF16, SUB_ROWS);                                                                             \
         }
 
-void scores_vector(const struct heads *h, const struct segment *s, const float *queries, int rows, float *scores)
+void scores_vector(const struct heads *h, const struct segment *s, const void *queries, int rows, float *scores)
 {
-#define SCORES_BF16(N) scores_rows(1, N, h, s, queries + r * h->head_dim, scores + r * SEGMENT)
-#define SCORES_F32(N) scores_rows(0, N, h, s, queries + r * h->head_dim, scores + r * SEGMENT)
+#define SCORES(IS_BF16, AHEAD, ROWS)                                                                                           \
+    scores_rows(IS_BF16, AHEAD, ROWS, h, s, (const char *)queries + r * h->head_dim * (IS_BF16 ? 2 : 4), scores + r * SEGMENT)
     if (h->is_bf16)
-        FOR_ROWS(SCORES_BF16)
+        FOR_ROWS(SCORES, 1)
     else
-        FOR_ROWS(SCORES_F32)
+        FOR_ROWS(SCORES, 0)
 }
 
-void weigh_vector(const struct heads *h, const struct segment *s, const float *weights, int rows, float *sums)
+void weigh_vector(const struct heads *h, const struct segment *s, const void *weights, int rows, float *sums)
 {
-#define WEIGH_BF16(N) weigh_rows(1, N, DIMS, h, s, weights + r * SEGMENT, d, sums + r * h->head_dim)
-#define WEIGH_F32(N) weigh_rows(0, N, DIMS, h, s, weights + r * SEGMENT, d, sums + r * h->head_dim)
-    int64_t d = 0;
-    for (; d + DIMS * LANES <= h->head_dim; d += DIMS * LANES)
-        if (h->is_bf16)
-            FOR_ROWS(WEIGH_BF16)
-        else
-            FOR_ROWS(WEIGH_F32)
-    for (; d < h->head_dim; d += LANES)
-        for (int r = 0; r < rows; r++)
-            if (h->is_bf16)
-                weigh_rows(1, 1, 1, h, s, weights + r * SEGMENT, d, sums + r * h->head_dim);
-            else
-                weigh_rows(0, 1, 1, h, s, weights + r * SEGMENT, d, sums + r * h->head_dim);
+#define WEIGH(IS_BF16, AHEAD, ROWS)                                                                                            \
+    weigh_all_rows(IS_BF16, AHEAD, ROWS, h, s, (const float *)weights + r * SEGMENT, sums + r * h->head_dim)
+    if (h->is_bf16)
+        FOR_ROWS(WEIGH, 1)
+    else
+        FOR_ROWS(WEIGH, 0)
 }

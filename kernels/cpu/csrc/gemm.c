@@ -167,11 +167,15 @@ static void compute_items(void *context, int begin, int end, int worker)
         int64_t row = item / job->num_groups * job->chunk;
         const int64_t last = row + job->chunk < job->x->count ? row + job->chunk : job->x->count;
         int some = job->num_panels - first < job->group ? (int)(job->num_panels - first) : job->group;
-        const void *panels[MAX_PANELS];
+        const void *panels[MAX_PANELS], *next[MAX_PANELS];
+        const int64_t after = (item + pool_size()) % job->num_groups * job->group;
         for (int p = 0; p < some; p++) {
             panels[p] = panel(job->w, first + p);
-            if (gated)
+            next[p] = panel(job->w, after + p);
+            if (gated) {
                 panels[some + p] = panel(job->w, job->num_panels + first + p);
+                next[some + p] = panel(job->w, job->num_panels + after + p);
+            }
         }
         some *= gated ? 2 : 1;
         for (; row < last; row += TILE_ROWS) {
@@ -182,7 +186,7 @@ static void compute_items(void *context, int begin, int end, int worker)
             if (job->compute_quantised)
                 job->compute_quantised(job->w, panels, some, &job->quantised, row, rows, out);
             else
-                job->compute(job->w, panels, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
+                job->compute(job->w, panels, row ? 0 : next, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
             if (job->look)
                 show(job, worker, first, some, row, rows, out);
             else if (!plain)
@@ -198,7 +202,8 @@ static int run(struct product *job, int gated)
     if (x->count == 0)
         return 1;
     const int64_t row_bytes = x->stride * (x->is_bf16 ? 2 : 4);
-    job->group = gated ? MAX_PANELS / 2 : MAX_PANELS;
+    const int width = x->count > 1 && x->count <= 64 && !is_quantised(job->w) ? 2 : MAX_PANELS;
+    job->group = gated ? width / 2 : width;
     job->num_panels = ((gated ? job->w->outputs / 2 : job->w->outputs) + LANES - 1) / LANES;
     job->num_groups = (job->num_panels + job->group - 1) / job->group;
     const int64_t chunks = (x->count * row_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;

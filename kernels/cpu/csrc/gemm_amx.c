@@ -101,9 +101,10 @@ static void up_to_thirty_two(const struct weight *w, const bf16 *p0, const bf16 
     _tile_stored(3, to1 + lower, to_stride * 4);
 }
 
-void tiles_amx(const struct weight *w, const void *const panels[], int num_panels, const void *x, int64_t stride, int rows,
-               const struct target *to)
+void tiles_amx(const struct weight *w, const void *const panels[], const void *const next[], int num_panels, const void *x,
+               int64_t stride, int rows, const struct target *to)
 {
+    (void)next;
     const bf16 *const *from = (const bf16 *const *)panels;
     const int first = rows < TILE_HEIGHT ? rows : TILE_HEIGHT, second = rows - first;
     if (configured != rows) {

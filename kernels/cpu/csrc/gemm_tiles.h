@@ -15,8 +15,8 @@ struct target {
 
 /* Products of `rows` rows, at most TILE_ROWS, with these panels. The order of the sum is the same whatever the number of rows and
  * panels, so that a row's result does not depend on what it is computed with. */
-typedef void tiles(const struct weight *w, const void *const panels[], int num_panels, const void *x, int64_t stride, int rows,
-                   const struct target *to);
+typedef void tiles(const struct weight *w, const void *const panels[], const void *const next[], int num_panels, const void *x,
+                   int64_t stride, int rows, const struct target *to);
 
 #define TILE_ROWS 32
 

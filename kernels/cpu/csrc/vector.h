@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -96,31 +96,44 @@ INLINE vfloat select_f32(vint mask, vfloat yes, vfloat no)
     return (vfloat)((mask & (vint)yes) | (~mask & (vint)no));
 }
 
-/* The larger of each pair. Where x is a NaN the result is one. */
+/* The larger of each pair; where x is a NaN, x or y. */
 INLINE vfloat max_f32(vfloat x, vfloat y)
 {
-    return select_f32(x < y, y, x);
+#ifdef __AVX512F__
+    return (vfloat)_mm512_max_ps((__m512)x, (__m512)y);
+#else
+    return select_f32(x > y, x, y);
+#endif
 }
 
 /* In a fixed order, whatever the registers: the same sum on every CPU. */
 INLINE float sum_lanes(vfloat v)
 {
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)v); /* adds halves too */
+#else
     float s[LANES];
     memcpy(s, &v, sizeof s);
     for (int width = LANES / 2; width; width /= 2)
         for (int i = 0; i < width; i++)
             s[i] += s[i + width];
     return s[0];
+#endif
 }
 
+/* Of numbers; what it is if there is a NaN is not said. */
 INLINE float max_lanes(vfloat v)
 {
-    float s[LANES], best;
+#ifdef __AVX512F__
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float s[LANES];
     memcpy(s, &v, sizeof s);
-    best = s[0];
-    for (int i = 1; i < LANES; i++)
-        best = s[i] > best || s[i] != s[i] ? s[i] : best;
-    return best;
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++)
+            s[i] = s[i] > s[i + width] ? s[i] : s[i + width];
+    return s[0];
+#endif
 }
 
 /* 2**x for x <= 0, to 2 units in the last place; 2**-126 below -126; NaN of NaN. x = n + r, with a polynomial for 2**r. */
@@ -137,6 +150,21 @@ INLINE vfloat exp2_f32(vfloat x)
     p = p * r + 6.93147181e-1f;
     p = p * r + 1.0f;
     return (vfloat)((vint)p + ((vint)shifted << 23));
+}
+
+/* The same to four digits, for what becomes bfloat16. */
+INLINE vfloat exp2_rough(vfloat x)
+{
+#ifdef __AVX512F__
+    const vfloat n = (vfloat)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = x - n;
+    vfloat p = splat(5.517167e-2f);
+    p = p * r + 2.4261114e-1f;
+    p = p * r + 6.9326099e-1f;
+    p = p * r + 9.9992807e-1f;
+    return (vfloat)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    return exp2_f32(x);
+#endif
 }
 
 /* e**x to 2 units in the last place for x <= 88; 0 below -87; NaN of NaN. x = n ln 2 + r, with a polynomial for e**r. */
