@@ -57,8 +57,9 @@ class DecoderLayerWeights:
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    """A whole decoder of the Llama kind, from embedded tokens to normed hidden states."""
+    """A whole decoder of the Llama kind, from tokens to normed hidden states."""
 
+    embedding: Tensor  # [vocab_size, hidden]
     layers: list[DecoderLayerWeights]
     norm: Tensor  # [hidden]
     cos_sin: Tensor  # as for `rotary`
@@ -75,17 +76,17 @@ class FusedDecoder(Protocol):
 
     def __call__(
         self,
-        x: Tensor,
+        tokens: Tensor,
         positions: Tensor,
         slots: Tensor,
         attention: Any,
         caches: list[tuple[Tensor, Tensor]],
         wanted: Tensor | None,
     ) -> Tensor:
-        """Hidden states [S, hidden] of the `wanted` ones of T embedded tokens x [T, hidden]; None: of all.
+        """Hidden states [S, hidden] of the `wanted` ones of T tokens; None: of all.
 
-        positions, slots and wanted are int64; `attention` is what `plan_attention` gave. Writes keys and values of all T tokens
-        to the caches, which are the same at each call.
+        tokens, positions, slots and wanted are int64; `attention` is what `plan_attention` gave. Writes keys and values of all
+        T tokens to the caches, which are the same at each call. Raises IndexError, before that, for a token that there is not.
         """
         ...
 

@@ -104,7 +104,6 @@ def sampling_batch(step: StepRows, states: RowStates) -> SamplingBatch:
     """Parameters and positions of requests, all of which yield a token."""
     rows = step.rows
     return SamplingBatch(
-        greedy=torch.from_numpy(states.greedy[rows]),
         temperature=torch.from_numpy(states.temperature[rows]),
         top_k=torch.from_numpy(states.top_k[rows]),
         top_p=torch.from_numpy(states.top_p[rows]),

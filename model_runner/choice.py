@@ -65,16 +65,16 @@ class Chooser:
         )
 
     def is_plain(self, step: StepRows) -> bool:
-        """Whether the tokens of requests follow from the logits alone, which nothing changes or filters."""
-        states, rows = self._states, step.rows
-        if any(row in states.changes for row in rows.tolist()) or self._processors.works_on(states.greedy[rows]):
+        """Whether all requests yield a token, of logits that nothing changes or filters, and that nobody is to see."""
+        if not (self._states.plain[step.rows].all() and step.sampled.all()):
             return False
-        return not (states.filtered[rows].any() or states.allow_lists.used[rows].any() or states.penalties.used[rows].any())
+        return not (self._processors and self._processors.works_on(self._states.greedy[step.rows]))
 
     def choose_plainly(self, model: ChoosingLM, hidden: Tensor, step: StepRows) -> Choice:
         """A token for each request of a plain step, from its hidden states [S, hidden]; nobody sees the logits."""
-        batch = sampling_batch(step, self._states)
-        tokens, logits = model.choose(hidden, batch.noise_temperature, batch.seeds, batch.positions)
+        states, rows = self._states, step.rows
+        temperature, seeds = torch.from_numpy(states.temperature[rows]), torch.from_numpy(states.seeds[rows])
+        tokens, logits = model.choose(hidden, temperature, seeds, torch.from_numpy(step.ends))
         return Choice(tokens.numpy(), np.isfinite(logits.numpy()), {})
 
     def _choose(self, logits: Tensor, step: StepRows) -> Choice:

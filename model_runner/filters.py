@@ -3,12 +3,23 @@
 All keep every token that ties with the last one kept, so that nothing depends on the order of a sort.
 """
 
+from typing import overload
+
 import torch
 from torch import Tensor
 
 _OUT = float("-inf")
 _FIRST_HEAD = 256
 _HEAD_GROWTH = 16
+
+
+@overload
+def keeps_some(top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor: ...
+@overload
+def keeps_some(top_k: int, top_p: float, min_p: float) -> bool: ...
+def keeps_some(top_k: Tensor | int, top_p: Tensor | float, min_p: Tensor | float) -> Tensor | bool:
+    """Whether `apply_filters` may take a token out, for one row or bool [R] for tensors [R]."""
+    return (top_k > 0) | (top_p < 1) | (min_p > 0)
 
 
 def apply_filters(scaled: Tensor, *, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> None:

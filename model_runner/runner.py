@@ -133,9 +133,10 @@ class ModelRunner:
             self._cache.copy(plan.copies)
         outcome = StepOutcome(plan)
         step = StepRows.from_plan(plan)
-        for index in np.flatnonzero(self._states.failed[step.rows]).tolist():
-            outcome.failed_before(index)
-        step = self._going_on(step)
+        if self._states.failed.any():
+            for index in np.flatnonzero(self._states.failed[step.rows]).tolist():
+                outcome.failed_before(index)
+            step = self._going_on(step)
         if len(step.rows):
             self._check(plan.step, step)
             self._refuse_some(plan, step, outcome)
@@ -149,6 +150,8 @@ class ModelRunner:
         return result
 
     def _going_on(self, step: StepRows) -> StepRows:
+        if not self._states.failed.any():
+            return step
         failed = self._states.failed[step.rows]
         return step.select(np.flatnonzero(~failed)) if failed.any() else step
 
@@ -182,6 +185,8 @@ class ModelRunner:
 
     def _too_large(self, plan: StepPlan, step: StepRows) -> list[tuple[int, int]]:
         """(index, bytes) of requests whose logprobs do not fit beside those of who asks for fewer, or was there first."""
+        if self._states.plain[step.rows].all():
+            return []
         wanted, spans = self._states.logprobs[step.rows], prompt_spans(step, self._states)
         if not spans and (wanted == OFF).all():
             return []
@@ -206,9 +211,11 @@ class ModelRunner:
                     self._compute(step.select([index]), outcome)
             return
         sampled, choice = computed.sampled, computed.choice
-        usable = computed.finite[sampled]
-        usable[[*choice.errors]] = False
-        good, tokens = sampled[usable], choice.tokens[usable]
+        good, tokens = sampled, choice.tokens
+        if choice.errors or not computed.finite.all():
+            usable = computed.finite[sampled]
+            usable[[*choice.errors]] = False
+            good, tokens = sampled[usable], choice.tokens[usable]
         outcome.tokens[step.indices[good]] = tokens
         self._states.put_sampled(step.rows[good], step.ends[good], tokens)
         errors = {int(sampled[index]): error for index, error in choice.errors.items()}
@@ -230,13 +237,15 @@ class ModelRunner:
         and a number that is not finite anywhere in it has spread to its last position.
         """
         assert self._cache is not None, "init_cache comes before the first step"
-        spans = prompt_spans(step, self._states)
+        plain = isinstance(self._model, ChoosingLM) and self._chooser.is_plain(step)
+        spans = [] if plain else prompt_spans(step, self._states)
         inputs = build_inputs(step, self._states, self._cache, self._kernels, spans)
         self._clock.mark("inputs")
         hidden = self._model(inputs, self._cache)
         self._clock.mark("forward")
         count = len(step.rows)
-        if isinstance(self._model, ChoosingLM) and not spans and self._is_plain(step):
+        if plain:
+            assert isinstance(self._model, ChoosingLM)
             choice = self._chooser.choose_plainly(self._model, hidden, step)
             self._clock.mark("logits")
             computed = _Computed(np.arange(count), choice, choice.finite, [], [])
@@ -259,11 +268,6 @@ class ModelRunner:
         prompt_logprobs = self._prompt_logprobs(hidden[count:], step, spans, finite)
         self._clock.mark("choose")
         return _Computed(sampled, choice, finite, [(int(sampled[at]), one) for at, one in logprobs], prompt_logprobs)
-
-    def _is_plain(self, step: StepRows) -> bool:
-        """Whether nobody wants to see the logits of a step, all of whose requests yield a token."""
-        nobody = (self._states.logprobs[step.rows] == OFF).all()
-        return bool(nobody and step.sampled.all() and self._chooser.is_plain(step))
 
     def _logprobs(self, logits: Tensor, step: StepRows, choice: Choice) -> list[tuple[int, TokenLogprobs]]:
         """Of the chosen tokens, by index; logits [S, V] are the raw ones of requests, all of which yield a token."""

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..ipc.messages.sampling import LOWEST_TEMPERATURE
 from ..kernels.interface import KernelSet
-from .filters import apply_filters
+from .filters import apply_filters, keeps_some
 
 
 @dataclass(frozen=True)
 class SamplingBatch:
     """Sampling parameters of S rows."""
 
-    greedy: Tensor  # bool [S]
-    temperature: Tensor  # float32 [S]
+    temperature: Tensor  # float32 [S], 0: greedy
     top_k: Tensor  # int64 [S], 0: off
     top_p: Tensor  # float32 [S], 1: off
     min_p: Tensor  # float32 [S], 0: off
@@ -25,21 +23,14 @@ class SamplingBatch:
     @property
     def all_greedy(self) -> bool:
         """Whether no row is drawn."""
-        return bool(self.greedy.numpy().all())  # a torch operator costs ten times as much here
-
-    @property
-    def noise_temperature(self) -> Tensor:
-        """float32 [S], what the kernels' `choose` takes: 0 for a row that is not drawn."""
-        if self.all_greedy:
-            return torch.zeros(len(self.greedy))
-        return self.temperature.clamp(min=LOWEST_TEMPERATURE).masked_fill_(self.greedy, 0.0)
+        return not self.temperature.numpy().any()  # a torch operator costs ten times as much here
 
     @property
     def filtered(self) -> Tensor:
         """int64 [F], the rows that are drawn from some of their tokens only."""
         if self.all_greedy:
             return torch.empty(0, dtype=torch.int64)
-        return torch.nonzero(~self.greedy & ((self.top_k > 0) | (self.top_p < 1) | (self.min_p > 0))).squeeze(-1)
+        return torch.nonzero((self.temperature > 0) & keeps_some(self.top_k, self.top_p, self.min_p)).squeeze(-1)
 
     def select(self, rows: Tensor) -> "SamplingBatch":
         """The parameters of these rows."""
@@ -55,7 +46,7 @@ class Sampler:
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """One token a row, int64 [S], for logits [S, V] of any floating dtype, which stay as they are."""
         wide = logits.float()
-        temperature = batch.noise_temperature
+        temperature = batch.temperature.clone()
         filtered = batch.filtered
         if filtered.numel():
             some = batch.select(filtered)

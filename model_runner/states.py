@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ipc.messages.plans import NewRow, StepPlan
-from ..ipc.messages.sampling import SamplingParams
+from ..ipc.messages.sampling import LOWEST_TEMPERATURE, SamplingParams
 from .allow_lists import AllowLists
+from .filters import keeps_some
 from .logit_changes import RowChanges
 from .logprobs import OFF
 from .penalties import Penalties
@@ -34,14 +35,14 @@ class RowStates:
         self.blocks = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
         self.num_blocks = np.zeros(max_num_seqs, dtype=np.int64)
         self.greedy = np.ones(max_num_seqs, dtype=np.bool_)
-        self.temperature = np.ones(max_num_seqs, dtype=np.float32)
+        self.temperature = np.zeros(max_num_seqs, dtype=np.float32)  # of the noise; 0 for a greedy request
         self.top_k = np.zeros(max_num_seqs, dtype=np.int64)  # 0: off
         self.top_p = np.ones(max_num_seqs, dtype=np.float32)
         self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
-        self.filtered = np.zeros(max_num_seqs, dtype=np.bool_)  # drawn, and by one of the last three
         self.seeds = np.zeros(max_num_seqs, dtype=np.int64)
         self.logprobs = np.full(max_num_seqs, OFF, dtype=np.int64)  # likeliest tokens to tell; -1: the whole vocabulary
         self.prompt_logprobs = np.full(max_num_seqs, OFF, dtype=np.int64)  # the same for prompts
+        self.plain = np.ones(max_num_seqs, dtype=np.bool_)  # nothing changes or filters the logits, and nobody is to see them
         self.failed = np.zeros(max_num_seqs, dtype=np.bool_)  # until another request enters the row
         self.changes: dict[int, RowChanges] = {}  # by row; most requests ask for none
         self.allow_lists = AllowLists(max_num_seqs, vocab_size)
@@ -82,16 +83,21 @@ class RowStates:
             self.changes.pop(new.row, None)
         else:
             self.changes[new.row] = changes
+        self.plain[new.row] = changes is None and self._is_plain(new.row, new.params)
+
+    def _is_plain(self, row: int, params: SamplingParams) -> bool:
+        filtered = not params.greedy and keeps_some(params.top_k, params.top_p, params.min_p)
+        shown = params.logprobs is not None or params.prompt_logprobs is not None
+        return not (filtered or shown or self.allow_lists.used[row] or self.penalties.used[row])
 
     def _set_params(self, row: int, params: SamplingParams) -> None:
         if not params.greedy and (params.seed is None or params.seed < 0):
             raise ValueError(f"seed of row {row} must be set before a request reaches a worker, got {params.seed}")
         self.greedy[row] = params.greedy
-        self.temperature[row] = params.temperature
+        self.temperature[row] = 0.0 if params.greedy else max(params.temperature, LOWEST_TEMPERATURE)
         self.top_k[row] = max(params.top_k, 0)
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
-        self.filtered[row] = not params.greedy and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
         self.seeds[row] = params.seed or 0
         self.logprobs[row] = OFF if params.logprobs is None else params.logprobs
         self.prompt_logprobs[row] = OFF if params.prompt_logprobs is None else params.prompt_logprobs

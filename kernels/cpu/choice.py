@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..interface import PackedWeight
 from .library import library
-from .linear import rows_for, weight_struct
+from .linear import PanelWeight, rows_for, weight_struct
 
 
 def choose(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def choose_product(
     tokens, chosen = _results(len(x))
     rows = rows_for(x, weight)
     done = library().ringpost_choose_product(
-        weight_struct(weight),
+        weight.struct if isinstance(weight, PanelWeight) else weight_struct(weight),
         rows.data_ptr(),
         rows.shape[1],
         len(x),

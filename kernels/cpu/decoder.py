@@ -27,11 +27,14 @@ class CDecoder:
         self._hidden = weights.norm.shape[0]
         self._dtype = weights.dtype
         self._weights = weights
+        self._embedding = weights.embedding.to(weights.dtype).contiguous()
         self._layers = (Layer * len(weights.layers))(*map(self._layer, weights.layers))
         heads = Heads(weights.num_heads, weights.num_kv_heads, weights.head_dim, block_size, weights.dtype == torch.bfloat16)
         self._struct = Decoder(
             len(weights.layers),
             self._hidden,
+            len(self._embedding),
+            self._embedding.data_ptr(),
             heads,
             weights.eps,
             weights.scale,
@@ -44,7 +47,7 @@ class CDecoder:
 
     def __call__(
         self,
-        x: Tensor,
+        tokens: Tensor,
         positions: Tensor,
         slots: Tensor,
         attention: BatchPlan,
@@ -54,13 +57,12 @@ class CDecoder:
         """See FusedDecoder. Raises MemoryError when there is no memory for the step's activations."""
         if caches is not self._caches:
             self._point_to(caches)
-        stream = x.to(torch.float32, copy=True)
-        count = len(stream)
+        count = len(tokens)
         num_wanted = count if wanted is None else len(wanted)
         hidden = torch.empty((num_wanted, self._hidden), dtype=self._dtype)
         step = Step(
             count,
-            stream.data_ptr(),
+            tokens.data_ptr(),
             positions.data_ptr(),
             slots.data_ptr(),
             attention.struct,
@@ -70,7 +72,10 @@ class CDecoder:
             self._values,
             hidden.data_ptr(),
         )
-        if not self._decode(self._struct, step):
+        done = self._decode(self._struct, step)
+        if done < 0:
+            raise IndexError(f"tokens are 0 to {len(self._embedding) - 1}, got {tokens.min()} to {tokens.max()}")
+        if not done:
             raise MemoryError(f"no memory for the activations of {count} tokens")
         return hidden
 

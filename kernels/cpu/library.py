@@ -74,6 +74,8 @@ class Decoder(ctypes.Structure):
     _fields_ = (
         ("num_layers", c_int64),
         ("hidden", c_int64),
+        ("vocab_size", c_int64),
+        ("embedding", c_void_p),
         ("heads", Heads),
         ("eps", c_float),
         ("scale", c_float),
@@ -88,7 +90,7 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("count", c_int64),
-        ("x", c_void_p),
+        ("tokens", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),
         ("batch", Batch),

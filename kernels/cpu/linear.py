@@ -1,5 +1,7 @@
 """Matrix products with weights in panels; see csrc/gemm.h for their order."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -9,13 +11,21 @@ from ..quantized import QuantizedWeight, quantize
 from .library import FORMAT_BF16, FORMAT_F32, FORMAT_Q4, FORMAT_Q8, Weight, library
 
 LANES = 16  # outputs of a panel
-SPARE_ROWS = 32  # a tile of rows may be read whole
 _QUANTIZED = {"int8": FORMAT_Q8, "int4": FORMAT_Q4}
 
 _ARENA = Arena()
 
 
-def pack_linear(weight: Tensor, quantization: str | None = None) -> PackedWeight:
+class PanelWeight(PackedWeight):
+    """A weight in panels."""
+
+    @cached_property
+    def struct(self) -> Weight:
+        """What the library wants to know of it, without a bias."""
+        return weight_struct(self)
+
+
+def pack_linear(weight: Tensor, quantization: str | None = None) -> PanelWeight:
     """Copy weight [out, in], float32 or bfloat16, into panels, or quantise it into some."""
     if quantization is not None:
         return pack_quantized(quantize(weight, quantization), weight.dtype)
@@ -26,10 +36,10 @@ def pack_linear(weight: Tensor, quantization: str | None = None) -> PackedWeight
     data = torch.from_numpy(_ARENA.take(count * weight.dtype.itemsize)).view(weight.dtype)
     dense = weight.contiguous()
     library().ringpost_pack(dense.data_ptr(), FORMAT_BF16 if narrow else FORMAT_F32, outputs, inputs, data.data_ptr())
-    return PackedWeight(data, outputs, inputs, data.nbytes)
+    return PanelWeight(data, outputs, inputs, data.nbytes)
 
 
-def pack_quantized(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
+def pack_quantized(weight: QuantizedWeight, dtype: torch.dtype) -> PanelWeight:
     """Copy it into panels, which serve activations of any dtype: products round them to eight bits."""
     del dtype
     outputs, inputs = weight.values.shape
@@ -46,7 +56,7 @@ def pack_quantized(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
         inputs,
         data.data_ptr(),
     )
-    return PackedWeight(data, outputs, inputs, data.nbytes, weight.quantization)
+    return PanelWeight(data, outputs, inputs, data.nbytes, weight.quantization)
 
 
 def weight_struct(weight: PackedWeight, bias: Tensor | None = None) -> Weight:
@@ -71,12 +81,8 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
 
 
 def rows_for(x: Tensor, weight: PackedWeight) -> Tensor:
-    """x [T, in] as a product with the weight takes it: for a dense one in its dtype, with rows behind the last to be read."""
-    if weight.quantization is not None:
-        return x.contiguous()
-    rows = torch.empty((len(x) + SPARE_ROWS, weight.in_features), dtype=weight.data.dtype)
-    rows[: len(x)] = x
-    return rows
+    """x [T, in] as a product with the weight takes it: contiguous, and for a dense one in its dtype."""
+    return (x if weight.quantization is not None else x.to(weight.data.dtype)).contiguous()
 
 
 def _products(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:

@@ -153,11 +153,11 @@ class LlamaForCausalLM(nn.Module):
 
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Hidden states [S, hidden] of the wanted tokens, behind the last norm."""
-        x, residual = self.embedding(inputs.tokens), None
         if cache is not self._fused_for:
             self._fused_for, self._fused = cache, self._fuse(cache)
         if self._fused is not None:
-            return self._fused(x, inputs.positions, inputs.slots, inputs.attention, cache.layers, inputs.logit_rows)
+            return self._fused(inputs.tokens, inputs.positions, inputs.slots, inputs.attention, cache.layers, inputs.logit_rows)
+        x, residual = self.embedding(inputs.tokens), None
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             x, residual = layer(x, residual, inputs, layer_cache, self.cos_sin)
         if inputs.logit_rows is not None:
@@ -170,6 +170,7 @@ class LlamaForCausalLM(nn.Module):
         if not all(type(layer) is LlamaDecoderLayer for layer in self.layers):
             return None  # whatever they compute, it is not what is fused
         weights = DecoderWeights(
+            embedding=self.embedding.weight,
             layers=[layer.weights() for layer in cast("Iterable[LlamaDecoderLayer]", self.layers)],
             norm=self.norm.weight,
             cos_sin=self.cos_sin,

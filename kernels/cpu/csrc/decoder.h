@@ -1,4 +1,4 @@
-/* The layers of a Llama-like decoder, from embedded tokens to normed hidden states, in one call. */
+/* The layers of a Llama-like decoder, from tokens to normed hidden states, in one call. */
 #ifndef RINGPOST_DECODER_H
 #define RINGPOST_DECODER_H
 
@@ -11,7 +11,8 @@ struct layer {
 };
 
 struct decoder {
-    int64_t num_layers, hidden;
+    int64_t num_layers, hidden, vocab_size;
+    const void *embedding; /* [vocab_size][hidden], bfloat16 if the heads are, else float */
     struct heads heads;
     float eps, scale;
     const float *norm, *cos_sin;
@@ -20,7 +21,7 @@ struct decoder {
 
 struct step {
     int64_t count;            /* T tokens */
-    float *x;                 /* [T][hidden]: embedded tokens; scratch afterwards */
+    const int64_t *tokens;    /* [T] */
     const int64_t *positions; /* [T] */
     const int64_t *slots;     /* [T] */
     struct batch batch;
@@ -30,7 +31,8 @@ struct step {
     void *hidden; /* [num_wanted][hidden], bfloat16 if the heads are, else float */
 };
 
-/* Keys and values of the tokens are in the caches afterwards. False if memory ran out. */
+/* Keys and values of the tokens are in the caches afterwards. 0 if memory ran out, and -1, before anything is done, if there is no such
+ * token. */
 int ringpost_decode(const struct decoder *d, const struct step *s);
 
 #endif

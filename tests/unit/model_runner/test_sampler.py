@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringpost.ipc.messages.sampling import LOWEST_TEMPERATURE
 from ringpost.kernels.select import select_kernels
 from ringpost.model_runner.filters import apply_filters
 from ringpost.model_runner.sampler import Sampler, SamplingBatch
@@ -28,8 +29,7 @@ class Row:
 
 def batch(rows: list[Row]) -> SamplingBatch:
     return SamplingBatch(
-        greedy=torch.tensor([row.greedy for row in rows]),
-        temperature=torch.tensor([row.temperature for row in rows]),
+        temperature=torch.tensor([0.0 if row.greedy else max(row.temperature, LOWEST_TEMPERATURE) for row in rows]),
         top_k=torch.tensor([row.top_k for row in rows]),
         top_p=torch.tensor([row.top_p for row in rows]),
         min_p=torch.tensor([row.min_p for row in rows]),
