@@ -6,19 +6,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from .bench_engine import ENGINE_BENCHMARKS
 from .benchmarks.command import add_json, add_model, check_least, progress, run_until_sigterm, unwound_by_sigterm
-from .benchmarks.engine_report import LatencyReport, LatencySettings, ThroughputReport, ThroughputSettings
-from .benchmarks.engine_tables import print_latency_report, print_throughput_report
 from .benchmarks.frontend import Report as FrontendReport
 from .benchmarks.frontend import Settings as FrontendSettings
 from .benchmarks.frontend import cases as frontend_cases
 from .benchmarks.frontend import run_frontend_benchmark
 from .benchmarks.frontend_table import print_frontend_report
-from .benchmarks.latency import run_latency_benchmark
 from .benchmarks.mailbox import Report as MailboxReport
 from .benchmarks.mailbox import Settings as MailboxSettings
 from .benchmarks.mailbox import plan, run_mailbox_benchmark
@@ -47,9 +44,7 @@ from .benchmarks.startup import Report as StartupReport
 from .benchmarks.startup import Settings as StartupSettings
 from .benchmarks.startup import run_startup_benchmark
 from .benchmarks.startup_table import print_startup_report
-from .benchmarks.throughput import points_of, run_throughput_benchmark
 from .benchmarks.transport import TRANSPORTS, missing
-from .config import add_engine_arguments, engine_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,22 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--idle-kv", 50, "of these, the KV cache has room for so many"),
     ):
         sessions.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
-    text = "tokens a second and waits of an engine under load, and where the time of its steps goes"
-    throughput = benchmarks.add_parser("throughput", help=text, description=f"Measure {text}.")
-    throughput.set_defaults(parser=throughput, measure=_measure_throughput)
-    _add_throughput_arguments(throughput)
-    text = "how long one batch of requests takes, and each of its steps, and where their time goes"
-    latency = benchmarks.add_parser("latency", help=text, description=f"Measure {text}.")
-    latency.set_defaults(parser=latency, measure=_measure_latency)
-    add_model(latency)
-    for flag, default, text in (
-        ("--batch-size", 8, "requests at once"),
-        ("--input-len", 32, "tokens of each prompt"),
-        ("--output-len", 128, "tokens of each answer"),
-        ("--repeat", 5, "batches, one after the other"),
-    ):
-        latency.add_argument(flag, type=int, default=default, metavar="N", help=f"{text} (default {default})")
-    add_engine_arguments(latency)
+    for name, benchmark in ENGINE_BENCHMARKS.items():
+        engine = benchmarks.add_parser(name, help=benchmark.text, description=f"Measure {benchmark.text}.")
+        engine.set_defaults(parser=engine, measure=benchmark.measure)
+        benchmark.add_arguments(engine)
     text = "how soon `ringpost serve` is healthy, where the time goes, and the memory it takes"
     startup = benchmarks.add_parser("startup", help=text, description=f"Measure {text}.")
     startup.set_defaults(parser=startup, measure=_measure_startup)
@@ -147,20 +130,6 @@ def _add_recovery_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", nargs="+", default=list(FAULTS), metavar="NAME", help=text)
     text = "seconds a process may take for a message before it is replaced (default 2)"
     parser.add_argument("--hang-timeout", type=float, default=2.0, metavar="S", help=text)
-
-
-def _add_throughput_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    text = "streams at once, each of which asks one request after the other; several numbers are measured one by one "
-    text += "(default 1 8 32, and 64 with short requests)"
-    parser.add_argument("-c", "--concurrency", nargs="+", type=int, metavar="N", help=text)
-    for flag, default, text in (
-        ("--input-len", "128", "tokens of each prompt"),
-        ("--output-len", "128", "tokens of each answer"),
-        ("--num-prompts", "two a stream, at least 4", "requests of all streams together"),
-    ):
-        parser.add_argument(flag, type=int, metavar="N", help=f"{text} (default {default})")
-    add_engine_arguments(parser)
 
 
 def _add_perplexity_arguments(parser: argparse.ArgumentParser) -> None:
@@ -271,17 +240,6 @@ def _measure_sessions(arguments: argparse.Namespace) -> tuple[SessionsReport, Ca
         return run_until_sigterm(run_sessions_benchmark(settings, done)), print_sessions_report
 
 
-def _measure_throughput(arguments: argparse.Namespace) -> tuple[ThroughputReport, Callable[[ThroughputReport], None]]:
-    given = [name for name in ("concurrency", "input_len", "num_prompts") if getattr(arguments, name) is not None]
-    check_least(arguments, *given)
-    if arguments.output_len is not None:
-        check_least(arguments, "output_len", least=2)
-    points = points_of(arguments.concurrency, arguments.input_len, arguments.output_len, arguments.num_prompts)
-    settings = ThroughputSettings(model=arguments.model, options=_engine_options(arguments), points=points)
-    with progress(len(points)) as done:
-        return run_until_sigterm(run_throughput_benchmark(settings, done)), print_throughput_report
-
-
 def _measure_perplexity(arguments: argparse.Namespace) -> tuple[PerplexityReport, Callable[[PerplexityReport], None]]:
     check_least(arguments, "window", least=2)
     settings = PerplexitySettings(
@@ -306,23 +264,3 @@ def _measure_startup(arguments: argparse.Namespace) -> tuple[StartupReport, Call
     settings = StartupSettings(model=arguments.model, repeats=arguments.repeats)
     with unwound_by_sigterm(), progress(1 + settings.repeats) as done:
         return run_startup_benchmark(settings, done), print_startup_report
-
-
-def _measure_latency(arguments: argparse.Namespace) -> tuple[LatencyReport, Callable[[LatencyReport], None]]:
-    check_least(arguments, "batch_size", "input_len", "repeat")
-    check_least(arguments, "output_len", least=2)
-    settings = LatencySettings(
-        model=arguments.model,
-        options=_engine_options(arguments),
-        batch_size=arguments.batch_size,
-        input_len=arguments.input_len,
-        output_len=arguments.output_len,
-        repeat=arguments.repeat,
-    )
-    with progress(1) as done:
-        return run_until_sigterm(run_latency_benchmark(settings, done)), print_latency_report
-
-
-def _engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Those that were given, but for the model."""
-    return {name: value for name, value in engine_options(arguments).items() if name != "model"}

@@ -1,18 +1,19 @@
-"""The load of `ringpost bench throughput` and `latency`: streams that ask an engine one request after the other."""
+"""The load of `ringpost bench throughput`, `latency` and `growth`: streams that ask an engine, and batches that decode."""
 
 import random
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ...ipc.messages.sampling import RequestOutputKind, SamplingParams
 from ..frontend.async_llm import AsyncLLM
+from ..frontend.collector import RequestOutputCollector
 from ..tasks import all_of
 from .engine_report import Point
 from .launch import BenchmarkError
-from .recovery_streams import Stream
+from .recovery_streams import Stream, answers
 from .step_phases import Breakdown, Look, breakdown
 
 _WARM_UP_STREAMS, _WARM_UP_TOKENS = 8, 8
@@ -85,17 +86,40 @@ class Load:
         alternating = not self._engine.config.scheduler.async_scheduling
         return Measured(streams, seconds, breakdown(before, await self._look(), alternating=alternating))
 
-    async def _bear(self, point: Point) -> list[Stream]:
+    async def decode_steps(self, count: int, context: int, steps: int, *, max_tokens: int) -> list[float]:
+        """Seconds of decode steps of requests that run together, at most so many `steps` as each of the requests saw them.
+
+        Their prompts have `context` tokens, and all are there before the first is computed. Only steps count in which no
+        prompt is computed and no request is missing: `max_tokens`, after which a request ends, has to be enough for that.
+        Raises BenchmarkError when there was no such step, and what ends an engine or a request.
+        """
+        batch, params = _Batch(count), answers(max_tokens)
+        with ExitStack() as stack:
+            await self._engine.pause_generation("keep")
+            collectors = []
+            for prompt in self._prompts(count, context):
+                collectors.append(await self._engine.add_request(None, prompt, params))
+                stack.callback(collectors[-1].close)
+            await self._engine.resume_generation()
+            seen = await all_of([batch.steps_of(collector, steps) for collector in collectors])
+        found = [seconds for one in seen for seconds in one]
+        if not found:
+            raise BenchmarkError(f"{count} requests of {context} tokens never decoded together")
+        return found
+
+    def _prompts(self, count: int, length: int) -> list[list[int]]:
         vocab = range(self._engine.config.checkpoint.vocab_size)
-        prompts = [self._chooser.choices(vocab, k=point.input_len) for _ in range(point.num_prompts)]
+        return [self._chooser.choices(vocab, k=length) for _ in range(count)]
+
+    async def _bear(self, point: Point) -> list[Stream]:
         streams: list[Stream] = []
-        waiting = iter(prompts)
+        waiting = iter(self._prompts(point.num_prompts, point.input_len))
         await all_of([self._ask_all(waiting, point.output_len, streams) for _ in range(point.concurrency)])
         return streams
 
     async def _ask_all(self, prompts: Iterator[list[int]], tokens: int, streams: list[Stream]) -> None:
         """One after the other, as long as there are prompts, which others take from as well."""
-        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
+        params = answers(tokens)
         for prompt in prompts:
             stream = Stream(began=time.monotonic())
             streams.append(stream)
@@ -110,3 +134,27 @@ class Load:
         description = await self._engine.describe(workers=True)
         stats = self._engine.stats
         return Look(time.monotonic(), time.process_time(), stats.output_seconds, stats.generation_tokens, description)
+
+
+class _Batch:
+    """Requests that decode together: from when all have their first token, until one has ended."""
+
+    def __init__(self, count: int) -> None:
+        self._without_token = count
+        self._has_ended = False
+
+    async def steps_of(self, collector: RequestOutputCollector, most: int) -> list[float]:
+        """Seconds of the steps that one request saw while all were together, of the first `most` of them."""
+        found: list[float] = []
+        before, together, finished = 0.0, False, False
+        while len(found) < most and not finished:
+            output = await collector.get()
+            now, tokens = time.monotonic(), len(output.outputs[0].token_ids)
+            if not before:
+                self._without_token -= 1
+            elif together:
+                found += [(now - before) / tokens] * tokens  # an output holds several steps' when its consumer was late
+            before, finished = now, output.finished
+            self._has_ended |= finished
+            together = not (self._without_token or self._has_ended)
+        return found[:most]

@@ -1,4 +1,4 @@
-"""What `ringpost bench throughput` and `ringpost bench latency` measure and find: their settings and figures."""
+"""What `ringpost bench throughput`, `latency` and `growth` measure and find: their settings and figures."""
 
 from typing import Any
 
@@ -69,3 +69,34 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
     step: Spread  # between two outputs of a request
     tokens_per_second: float  # of output, in all batches
     breakdown: Breakdown
+
+
+class GrowthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure."""
+
+    model: str
+    options: dict[str, Any]  # of the engine, that were given
+    batch_sizes: list[int]  # requests at once, at the same context
+    contexts: list[int]  # tokens of the prompt of one request
+    output_len: int  # steps of each request that are measured
+    repeat: int  # of each batch
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The decode step of one batch."""
+
+    batch_size: int
+    context: int  # tokens of each prompt
+    step: Spread  # seconds, of all steps that each request saw
+    tokens_per_second: float  # of the batch, at the median
+    ratio: float  # of the median to that of the first of its series
+
+
+class GrowthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a run has found: a series each, in the order of the settings."""
+
+    benchmark: str
+    machine: dict[str, str | float]
+    settings: GrowthSettings
+    batch_sizes: list[StepTime]
+    contexts: list[StepTime]

@@ -1,11 +1,14 @@
-"""The reports on throughput and latency as tables for the terminal."""
+"""The reports on throughput, latency and growth as tables for the terminal, and that on growth as plots."""
 
+import sys
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from .engine_report import LatencyReport, Throughput, ThroughputReport
+from .decode_room import BATCH_CONTEXT
+from .engine_report import GrowthReport, LatencyReport, StepTime, Throughput, ThroughputReport
+from .mermaid import line_plot
 from .report import open_report
 from .sessions_report import Spread
 from .step_phases import BETWEEN, CORE, FRONTEND, WORKER, Breakdown
@@ -66,6 +69,32 @@ def print_latency_report(report: LatencyReport) -> None:
     console.print(_breakdowns({"": report.breakdown}))
     console.print("Batch: from its requests to its last token. Step: between two outputs of a request.")
     console.print(_LEGEND)
+
+
+def print_growth_report(report: GrowthReport, *, plots: bool = False) -> None:
+    """Print it to standard output; with `plots` also a Mermaid block of each series, for Markdown."""
+    console, settings = open_report(report.machine), report.settings
+    _print_model(console, settings.model, settings.options)
+    by_batch_size = [(found.batch_size, found) for found in report.batch_sizes]
+    by_context = [(found.context, found) for found in report.contexts]
+    series = (
+        (f"A decode step of requests with a context of {BATCH_CONTEXT} tokens", "requests at once", by_batch_size),
+        ("A decode step of one request", "tokens of context", by_context),
+    )
+    for title, what, found in series:
+        console.print(_growth(title, what, found))
+    measured = f"{settings.repeat} x {settings.output_len} steps of each batch, of which medians are shown"
+    console.print(f"{measured}; in none of them is a prompt computed. Context: tokens of the prompt.")
+    for title, what, found in series if plots else ():
+        values, steps = [value for value, _ in found], [1000 * one.step.p50 for _, one in found]
+        sys.stdout.write("\n" + line_plot(title, (what, values), ("ms", steps)) + "\n")
+
+
+def _growth(title: str, what: str, found: list[tuple[int, StepTime]]) -> Table:
+    table = _table(title, what, "step, ms", "tok/s", "of the first")
+    for value, one in found:
+        table.add_row(f"{value:,}", f"{1000 * one.step.p50:,.2f}", f"{one.tokens_per_second:,.1f}", f"{one.ratio:.2f}")
+    return table
 
 
 def _print_model(console: Console, model: str, options: dict[str, Any]) -> None:

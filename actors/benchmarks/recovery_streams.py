@@ -1,4 +1,4 @@
-"""The streams of `ringpost bench recovery`: what is asked, what came, and how the two runs of one compare."""
+"""Streams of benchmarks: what is asked, what came, and how two runs of one compare."""
 
 import random
 from dataclasses import dataclass, field
@@ -9,6 +9,11 @@ from ...ipc.messages.sampling import RequestOutputKind, SamplingParams
 _PROMPT_LENGTHS = (4, 16, 33, 64, 100)
 
 Question = tuple[list[int], SamplingParams]  # the first are token ids
+
+
+def answers(tokens: int) -> SamplingParams:
+    """Greedy ones of so many tokens, as they come."""
+    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
 
 
 def questions(count: int, tokens: int, vocab_size: int) -> list[Question]:

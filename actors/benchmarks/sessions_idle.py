@@ -10,8 +10,9 @@ from pathlib import Path
 from ..errors import EngineGenerateError
 from ..frontend.async_llm import AsyncLLM
 from ..frontend.session import Session
+from .recovery_streams import answers
 from .sessions_report import CHUNK_TOKENS, Idle
-from .sessions_talk import answers, chunk_of
+from .sessions_talk import chunk_of
 
 _BLOCK = 16  # tokens
 _CONTEXT_CHUNKS = 4  # whose tokens are the first chunk of a session

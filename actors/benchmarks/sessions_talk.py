@@ -10,20 +10,14 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from ...ipc.messages.outputs import FinishReason
-from ...ipc.messages.sampling import RequestOutputKind, SamplingParams
 from ..frontend.async_llm import AsyncLLM
 from ..frontend.session import Session
 from ..tasks import first_of
 from .launch import BenchmarkError
-from .recovery_streams import Question, questions
+from .recovery_streams import Question, answers, questions
 from .sessions_report import CHUNK_TOKENS, MARK, ROUND
 
 _STREAM_TOKENS = 200
-
-
-def answers(tokens: int) -> SamplingParams:
-    """Of a session's chunks: so many tokens, greedy, as they come."""
-    return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
 
 
 def chunk_of(chooser: random.Random, engine: AsyncLLM) -> list[int]:

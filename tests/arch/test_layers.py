@@ -20,6 +20,7 @@ UNPICKLED = {
 # Files directly in actors/ that put actors together. They may know an actor's kind; no actor may know them.
 COMPOSITION = {
     "bench",
+    "bench_engine",
     "chat",
     "chat_backends",
     "cli",
@@ -128,7 +129,7 @@ LAYERS = {
         f"actors.benchmarks.{name}": Layer(
             {"actors.benchmarks", "actors.benchmarks.engine_load"}, {"torch", "transformers", "tokenizers"}
         )
-        for name in ("latency", "throughput")
+        for name in ("growth", "latency", "throughput")
     },
     "composition": Layer(
         {
@@ -137,6 +138,7 @@ LAYERS = {
             "actors.benchmarks",
             "actors.benchmarks.frontend",
             "actors.benchmarks.frontend_table",
+            "actors.benchmarks.growth",
             "actors.benchmarks.latency",
             "actors.benchmarks.perplexity",
             "actors.benchmarks.perplexity_table",

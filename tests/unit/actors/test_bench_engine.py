@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ringpost.actors import bench as command
+from ringpost.actors import bench_engine as command
 from ringpost.actors.benchmarks.engine_report import LatencyReport, LatencySettings, Point, ThroughputReport, ThroughputSettings
 from ringpost.actors.benchmarks.engine_tables import print_latency_report, print_throughput_report
 from ringpost.actors.benchmarks.step_phases import Breakdown, Look, breakdown
