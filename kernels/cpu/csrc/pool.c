@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -20,7 +21,6 @@ static struct {
     LINE _Atomic uint64_t next;   /* number of the job << 32 | first item that nobody has taken */
     LINE _Atomic uint32_t left;   /* items that are not done */
     LINE _Atomic uint32_t asleep;
-    _Atomic uint32_t caller_asleep; /* until none is left */
     _Atomic uint32_t count, grain;
     task *_Atomic run;
     void *_Atomic context;
@@ -65,8 +65,7 @@ static void work(uint32_t number, int worker)
                                                    memory_order_acquire))
             continue;
         run(context, (int)begin, (int)end, worker);
-        if (atomic_fetch_sub(&job.left, end - begin) == end - begin && atomic_load(&job.caller_asleep))
-            syscall(SYS_futex, &job.left, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+        atomic_fetch_sub_explicit(&job.left, end - begin, memory_order_release);
         taken = atomic_load_explicit(&job.next, memory_order_acquire);
     }
 }
@@ -82,22 +81,6 @@ static void await_job(uint32_t seen)
         while (atomic_load(&job.number) == seen)
             syscall(SYS_futex, &job.number, FUTEX_WAIT_PRIVATE, seen, 0, 0, 0);
         atomic_fetch_sub(&job.asleep, 1);
-        return;
-    }
-}
-
-/* Until all items are done. A thread that lost its core to another process gets this one when its caller sleeps. */
-static void await_others(void)
-{
-    const uint64_t until = now() + spin_nanoseconds;
-    for (int i = 1; atomic_load_explicit(&job.left, memory_order_acquire); i++) {
-        relax();
-        if (i % 64 || now() < until)
-            continue;
-        atomic_store(&job.caller_asleep, 1);
-        for (uint32_t left; (left = atomic_load(&job.left));)
-            syscall(SYS_futex, &job.left, FUTEX_WAIT_PRIVATE, left, 0, 0, 0);
-        atomic_store(&job.caller_asleep, 0);
         return;
     }
 }
@@ -134,7 +117,11 @@ void pool_run(task *run, void *context, int count, int grain)
     if (atomic_load(&job.asleep))
         syscall(SYS_futex, &job.number, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
     work(number, 0);
-    await_others();
+    for (int i = 1; atomic_load_explicit(&job.left, memory_order_acquire); i++) {
+        relax();
+        if (i % 1024 == 0)
+            sched_yield(); /* another thread may have lost its core to this one */
+    }
 }
 
 int pool_size(void)
