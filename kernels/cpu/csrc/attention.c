@@ -171,7 +171,8 @@ static void weigh_rows(const struct work *w, const struct item *item, int64_t fi
 #define BY_TILES(CALL)                                                                                                         \
     for (int row = 0; row < rows; row += AMX_ROWS) {                                                                           \
         const int some = rows - row < AMX_ROWS ? rows - row : AMX_ROWS;                                                        \
-        begin_amx(some);                                                                                                       \
+        if (!row || some < AMX_ROWS)                                                                                           \
+            begin_amx(some);                                                                                                   \
         CALL;                                                                                                                  \
     }
 #endif
