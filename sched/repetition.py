@@ -30,14 +30,14 @@ class Repetition:
         last = output[: -rule.max_pattern_size - 1 : -1]
         before, self._runs = self._runs, {}
         size = max(rule.min_pattern_size, 1) - 1
+        found = False  # all sizes are looked at even so: below min_tokens the answer goes on
         while True:
             try:
                 size = last.index(token, size) + 1  # of the next pattern that is possible
             except ValueError:
-                return False
+                return found
             run = self._runs[size] = before.get(size, 0) + 1
-            if run >= size * (rule.min_count - 1):
-                return True
+            found = found or run >= size * (rule.min_count - 1)
 
 
 def _runs_of(output: Sequence[int], largest: int) -> dict[int, int]:

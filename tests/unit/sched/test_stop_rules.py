@@ -1,7 +1,7 @@
 """Which token ends a request, and what is said about it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from slot_worker import repeats
 
@@ -152,6 +152,7 @@ def test_exactly_the_repetitions_are_found(tokens: list[int], rule: RepetitionDe
 
 
 @given(st.lists(st.integers(5, 6), max_size=24), st.integers(0, 24), st.integers(1, 4), st.integers(2, 4))
+@example([5, 6, 5, 5, 6, 5], 4, 3, 2)  # a repetition within one that was found before
 def test_an_answer_that_goes_on_elsewhere_is_judged_alike(tokens: list[int], begin: int, most: int, count: int) -> None:
     """After a restart the rules begin in the middle."""
     params = SamplingParams(
