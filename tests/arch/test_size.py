@@ -1,4 +1,4 @@
-"""Files and functions stay small, say what they are for, and tests can fail."""
+"""Files, lines and functions stay small, say what they are for, and tests can fail."""
 
 import ast
 from collections import defaultdict
@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from source_tree import ROOT, files_of_tests, modules, package_folders
+from source_tree import ROOT, files_of_c, files_of_tests, modules, tool_table
 
 MAX_FILE = 350
 MAX_MEDIAN = 120
@@ -24,9 +24,22 @@ def relative(path: Path) -> str:
 
 
 def test_files_are_small() -> None:
-    sources = [path for folder in package_folders() for path in folder.iterdir() if path.suffix in {".py", ".c", ".h"}]
+    sources = [*(module.path for module in modules().values()), *files_of_c()]
     large = {relative(path): line_count(path) for path in sources if line_count(path) > MAX_FILE}
     assert not large, f"more than {MAX_FILE} lines: {large}"
+
+
+def test_lines_of_c_are_as_short_as_those_of_python() -> None:
+    limit = tool_table("ruff")["line-length"]
+    assert isinstance(limit, int)
+    assert files_of_c(), "found no C sources to look at"
+    long = [
+        f"{relative(path)}:{number}: {len(line)} characters"
+        for path in files_of_c()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > limit
+    ]
+    assert not long, "\n".join([f"more than {limit} characters:", *long])
 
 
 def test_half_the_files_of_a_folder_are_smaller_still() -> None:

@@ -2,7 +2,7 @@
 
 from fnmatch import fnmatch
 
-from source_tree import GENERATED, ROOT, package_folders, pyproject, tracked_files
+from source_tree import GENERATED, ROOT, package_folders, tool_table, tracked_files
 
 ALLOWED = {
     # the rooms
@@ -30,14 +30,6 @@ ALLOWED = {
 }
 
 
-def setuptools_table() -> dict[str, object]:
-    tool = pyproject()["tool"]
-    assert isinstance(tool, dict)
-    table = tool["setuptools"]
-    assert isinstance(table, dict)
-    return table
-
-
 def test_nothing_else_lies_at_the_top() -> None:
     top = {name.split("/")[0] for name in tracked_files()}
     assert len(top) > 10, f"the listing of the tree looks wrong: {sorted(top)}"
@@ -47,7 +39,7 @@ def test_nothing_else_lies_at_the_top() -> None:
 
 def test_pyproject_lists_every_package() -> None:
     folders = {".".join(("ringpost", *folder.relative_to(ROOT).parts)) for folder in package_folders()}
-    assert setuptools_table()["packages"] == sorted(folders)
+    assert tool_table("setuptools")["packages"] == sorted(folders)
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
@@ -62,7 +54,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 def test_package_data_holds_every_other_file() -> None:
-    data = setuptools_table()["package-data"]
+    data = tool_table("setuptools")["package-data"]
     assert isinstance(data, dict)
     missing = []
     for folder in package_folders():

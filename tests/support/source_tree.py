@@ -51,6 +51,15 @@ def pyproject() -> dict[str, object]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
+def tool_table(name: str) -> dict[str, object]:
+    """What pyproject.toml says under `[tool.<name>]`."""
+    tool = pyproject()["tool"]
+    assert isinstance(tool, dict)
+    table = tool[name]
+    assert isinstance(table, dict)
+    return table
+
+
 @cache
 def package_folders() -> tuple[Path, ...]:
     """Every folder under the root that holds an `__init__.py`, the root first."""
@@ -68,6 +77,11 @@ def modules() -> dict[str, Module]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             found[name] = Module(name, path)
     return found
+
+
+def files_of_c() -> list[Path]:
+    """C sources and headers of all rooms; their folders are no packages."""
+    return sorted({path for folder in package_folders() if folder != ROOT for path in folder.rglob("*.[ch]")})
 
 
 def files_of_tests() -> list[Path]:

@@ -1,4 +1,5 @@
-/* Divides attention among the threads: an item is some query rows of a KV head, over all positions that they attend to or a part. */
+/* Divides attention among the threads: an item is some query rows of a KV head,
+ * over all positions that they attend to or a part. */
 #include "attention.h"
 
 #include <math.h>
@@ -36,8 +37,8 @@ struct work {
     int num_items, at_once;
 };
 
-void write_kv(const struct heads *h, const float *keys, const float *values, int64_t stride, const int64_t *slots, int64_t count,
-              void *key_cache, void *value_cache)
+void write_kv(const struct heads *h, const float *keys, const float *values, int64_t stride, const int64_t *slots,
+              int64_t count, void *key_cache, void *value_cache)
 {
     const int64_t dim = h->head_dim, size = h->block_size;
     for (int64_t t = 0; t < count; t++)
@@ -63,8 +64,8 @@ void write_kv(const struct heads *h, const float *keys, const float *values, int
         }
 }
 
-/* Puts the blocks of LANES positions from `first` on, as far as `end`, into the order: their keys at `keys`, their values at `values` if
- * that is not null. Returns how many they are. */
+/* Puts the blocks of LANES positions from `first` on, as far as `end`, into the order: their keys at `keys`, their values at
+ * `values` if that is not null. Returns how many they are. */
 static int find_blocks(const struct work *w, const struct item *item, int64_t first, int64_t end, const void **keys,
                        const void **values)
 {
@@ -108,8 +109,8 @@ static void find_segment(const struct work *w, const struct item *item, const st
         s->line_bytes[i] = i >= n && i < 2 * n ? 64 : w->h->block_size * 4;
 }
 
-/* Scores of a row to weights, of the first `count`; those up to the next multiple of LANES become zero. They take the place of the
- * scores, and are bfloat16 if so wanted. A score is a power of two: `scale` is that of attention, over ln 2. */
+/* Scores of a row to weights, of the first `count`; those up to the next multiple of LANES become zero. They take the place of
+ * the scores, and are bfloat16 if so wanted. A score is a power of two: `scale` is that of attention, over ln 2. */
 INLINE void weigh_scores(int is_bf16, float *scores, int count, int rounded, float scale, float *largest, float *total,
                          float *shrunk)
 {
@@ -287,8 +288,8 @@ static int64_t merge(const struct work *w, const struct item *item)
     return parts;
 }
 
-/* Writes the items and returns their number; with null only counts them, and the parts. A request is cut where its own length says so, so that its
- * result does not depend on the others. */
+/* Writes the items and returns their number; with null only counts them, and the parts. A request is cut where its own length
+ * says so, so that its result does not depend on the others. */
 static int64_t make_items(const struct work *w, struct item *items, float *parts, int64_t *num_parts)
 {
     const struct batch *b = w->batch;

@@ -24,8 +24,8 @@ struct batch {
 };
 
 /* Stores the keys and values float32 [count][num_kv_heads * head_dim], `stride` from row to row, at their slots. */
-void write_kv(const struct heads *h, const float *keys, const float *values, int64_t stride, const int64_t *slots, int64_t count,
-              void *key_cache, void *value_cache);
+void write_kv(const struct heads *h, const float *keys, const float *values, int64_t stride, const int64_t *slots,
+              int64_t count, void *key_cache, void *value_cache);
 
 /* Queries float32, `stride` from row to row, to out [T][num_heads * head_dim]. False if memory for it ran out. */
 int attend(const struct heads *h, const struct batch *batch, const float *queries, int64_t stride, const void *key_cache,

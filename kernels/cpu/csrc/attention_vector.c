@@ -33,8 +33,8 @@ INLINE uint32_t load_pair(const bf16 *p)
     return pair;
 }
 
-/* Line `line` of the block that is read AHEAD blocks after the one at `at`: they lie all over the cache, so no hardware guesses them.
- * Line by line, since memory takes only so many wishes at once. */
+/* Line `line` of the block that is read AHEAD blocks after the one at `at`: they lie all over the cache, so no hardware guesses
+ * them. Line by line, since memory takes only so many wishes at once. */
 INLINE void prefetch_ahead(const struct segment *s, int at, int64_t line)
 {
     __builtin_prefetch((const char *)s->order[at + AHEAD] + line * s->line_bytes[at + AHEAD], 0, 2);
@@ -116,8 +116,8 @@ INLINE void weigh_rows(int is_bf16, int ahead, int rows, int width, const struct
             store_f32(sums + r * dim + first + d * LANES, sum[r][d]);
 }
 
-INLINE void weigh_all_rows(int is_bf16, int ahead, int rows, const struct heads *h, const struct segment *s, const void *weights,
-                           float *sums)
+INLINE void weigh_all_rows(int is_bf16, int ahead, int rows, const struct heads *h, const struct segment *s,
+                           const void *weights, float *sums)
 {
     const int width = WIDTH(rows);
     int64_t first = 0;
@@ -127,8 +127,8 @@ INLINE void weigh_all_rows(int is_bf16, int ahead, int rows, const struct heads 
         weigh_rows(is_bf16, ahead, rows, 1, h, s, weights, first, sums);
 }
 
-/* CALL(is_bf16, ahead, rows) for SUB_ROWS rows at a time, or fewer at the end, with constants, so that the compiler knows the shape. The
- * first rows bring nearer what comes next. */
+/* CALL(is_bf16, ahead, rows) for SUB_ROWS rows at a time, or fewer at the end, with constants, so that the compiler knows the
+ * shape. The first rows bring nearer what comes next. */
 #define ROWS_OF(CALL, IS_BF16, ROWS)                                                                                           \
     if (r)                                                                                                                     \
         CALL(IS_BF16, 0, ROWS);                                                                                                \

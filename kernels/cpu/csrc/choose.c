@@ -1,5 +1,5 @@
-/* The choice of a token for each row: the largest logit, or the largest with noise. Either of logits that are there, or of a product
- * whose logits are forgotten as soon as they are made. */
+/* The choice of a token for each row: the largest logit, or the largest with noise. Either of logits that are there, or of a
+ * product whose logits are forgotten as soon as they are made. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -60,7 +60,8 @@ static void look(const float *logits, int64_t first, struct best *best)
 }
 
 /* The same with noise. Only tokens that could win get any, and exact noise only those that win by rough noise or nearly do. */
-static void look_with_noise(const float *logits, int64_t first, float temperature, int64_t seed, int64_t position, struct best *best)
+static void look_with_noise(const float *logits, int64_t first, float temperature, int64_t seed, int64_t position,
+                            struct best *best)
 {
     const float floor = best->value - LARGEST_NOISE;
     vint any = {0};
@@ -136,8 +137,8 @@ static void choose_items(void *context, int begin, int end, int worker)
     }
 }
 
-/* For each row of logits [rows][vocab_size], the token with the largest logit / temperature + noise, or logit where the temperature
- * is 0, and its logit. A NaN wins. False if memory ran out. */
+/* For each row of logits [rows][vocab_size], the token with the largest logit / temperature + noise, or logit where the
+ * temperature is 0, and its logit. A NaN wins. False if memory ran out. */
 int ringpost_choose(const float *logits, int64_t rows, int64_t vocab_size, const float *temperature, const int64_t *seeds,
                     const int64_t *positions, int64_t *tokens, float *chosen)
 {

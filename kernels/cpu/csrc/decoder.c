@@ -52,8 +52,8 @@ static void norm_wanted(void *context, int begin, int end, int worker)
     const int64_t size = p->d->hidden;
     const int64_t *rows = p->s->wanted;
     (void)worker;
-    rms_norm(rows ? p->scratch->x : p->scratch->x + begin * size, rows ? rows + begin : 0, end - begin, size, p->weight, p->d->eps,
-             (int)p->d->heads.is_bf16, (char *)p->s->hidden + begin * size * (p->d->heads.is_bf16 ? 2 : 4));
+    rms_norm(rows ? p->scratch->x : p->scratch->x + begin * size, rows ? rows + begin : 0, end - begin, size, p->weight,
+             p->d->eps, (int)p->d->heads.is_bf16, (char *)p->s->hidden + begin * size * (p->d->heads.is_bf16 ? 2 : 4));
 }
 
 static void rotate_and_write(void *context, int begin, int end, int worker)

@@ -31,8 +31,8 @@ struct step {
     void *hidden; /* [num_wanted][hidden], bfloat16 if the heads are, else float */
 };
 
-/* Keys and values of the tokens are in the caches afterwards. 0 if memory ran out, and -1, before anything is done, if there is no such
- * token. */
+/* Keys and values of the tokens are in the caches afterwards. 0 if memory ran out, and -1, before anything is done, if there is
+ * no such token. */
 int ringpost_decode(const struct decoder *d, const struct step *s);
 
 #endif

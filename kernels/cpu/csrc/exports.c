@@ -1,4 +1,5 @@
-/* The single kernels, for models that are put together from them. Arguments are as in the headers; results are 0 when memory ran out. */
+/* The single kernels, for models that are put together from them. Arguments are as in the headers;
+ * results are 0 when memory ran out. */
 #include "attention.h"
 #include "decoder.h"
 #include "gemm.h"

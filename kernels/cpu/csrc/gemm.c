@@ -119,7 +119,8 @@ INLINE void finish_as(int into, const struct product *job, int64_t first_panel, 
     }
 }
 
-static void finish(const struct product *job, int64_t first_panel, int num_panels, int64_t first_row, int rows, const float *out)
+static void finish(const struct product *job, int64_t first_panel, int num_panels, int64_t first_row, int rows,
+                   const float *out)
 {
     switch (job->into) {
     case INTO_F32: finish_as(INTO_F32, job, first_panel, num_panels, first_row, rows, out); break;
@@ -160,7 +161,8 @@ static void compute_items(void *context, int begin, int end, int worker)
     const int gated = job->into == SILU_F32 || job->into == SILU_BF16;
     const int64_t size = job->x->is_bf16 ? sizeof(bf16) : sizeof(float);
     float out[MAX_PANELS * TILE_ROWS * LANES] __attribute__((aligned(64)));
-    const int plain = !job->look && !job->compute_quantised && (job->into == INTO_F32 || job->into == ADD_F32) && !job->w->bias && job->w->outputs % LANES == 0;
+    const int plain = !job->look && !job->compute_quantised && (job->into == INTO_F32 || job->into == ADD_F32) &&
+                      !job->w->bias && job->w->outputs % LANES == 0;
     forget_tiles();
     for (int item = begin; item < end; item++) {
         const int64_t first = item % job->num_groups * job->group;
@@ -186,7 +188,8 @@ static void compute_items(void *context, int begin, int end, int worker)
             if (job->compute_quantised)
                 job->compute_quantised(job->w, panels, some, &job->quantised, row, rows, out);
             else
-                job->compute(job->w, panels, row ? 0 : next, some, (const char *)job->x->x + row * job->x->stride * size, job->x->stride, rows, &to);
+                job->compute(job->w, panels, row ? 0 : next, some, (const char *)job->x->x + row * job->x->stride * size,
+                             job->x->stride, rows, &to);
             if (job->look)
                 show(job, worker, first, some, row, rows, out);
             else if (!plain)

@@ -92,11 +92,11 @@ INLINE void block_bf16(int rows, int num_panels, const bf16 *const panels[], con
 }
 #endif
 
-/* A call of BLOCK for each shape, so that the compiler knows it and keeps the sums in registers. One row takes four panels at once,
- * or it would wait for each sum. The first rows bring the panels nearer that come next. */
+/* A call of BLOCK for each shape, so that the compiler knows it and keeps the sums in registers. One row takes four panels at
+ * once, or it would wait for each sum. The first rows bring the panels nearer that come next. */
 #define CASE(ROWS, PANELS, BLOCK)                                                                                              \
     case ROWS:                                                                                                                 \
-        if (r || !next)                                                                                                               \
+        if (r || !next)                                                                                                        \
             BLOCK(ROWS, PANELS, from + p, 0, row + r * stride, stride, w->inputs, to, p, r);                                   \
         else                                                                                                                   \
             BLOCK(ROWS, PANELS, from + p, after + p, row, stride, w->inputs, to, p, 0);                                        \

@@ -1,11 +1,14 @@
-/* What a layer computes besides products and attention. Activations are float32 here, and rounded where they go into a product. */
+/* What a layer computes besides products and attention.
+ * Activations are float32 here, and rounded where they go into a product. */
 #ifndef RINGPOST_LAYER_OPS_H
 #define RINGPOST_LAYER_OPS_H
 
 #include "vector.h"
 
-/* out[r] = x[rows[r]] / rms * weight, or x[r] where rows is null; out is bfloat16 if is_bf16, else float, with `size` numbers a row. */
-void rms_norm(const float *x, const int64_t *rows, int64_t count, int64_t size, const float *weight, float eps, int is_bf16, void *out);
+/* out[r] = x[rows[r]] / rms * weight, or x[r] where rows is null;
+ * out is bfloat16 if is_bf16, else float, with `size` numbers a row. */
+void rms_norm(const float *x, const int64_t *rows, int64_t count, int64_t size, const float *weight, float eps, int is_bf16,
+              void *out);
 
 /* Rotates heads [count][num_heads * head_dim] in place, `stride` from row to row: pairs are (i, i + head_dim / 2).
  * cos_sin is [position][head_dim]: the cosines, then the sines. */

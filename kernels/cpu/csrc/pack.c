@@ -86,8 +86,8 @@ int64_t quantised_panel_bytes(int64_t format, int64_t inputs)
 }
 
 /* Values [outputs][inputs], one a byte, with scales and, for FORMAT_Q4, minima [outputs][groups], to panels. */
-int ringpost_pack_quantised(const void *values, const void *scales, const void *minima, int64_t format, int64_t outputs, int64_t inputs,
-                            void *panels)
+int ringpost_pack_quantised(const void *values, const void *scales, const void *minima, int64_t format, int64_t outputs,
+                            int64_t inputs, void *panels)
 {
     struct quantised_packing p = {values, scales, minima, format, outputs, inputs, panels};
     pool_run(pack_quantised, &p, (int)((outputs + LANES - 1) / LANES), 4);

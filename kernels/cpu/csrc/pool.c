@@ -1,5 +1,6 @@
-/* One job at a time. Threads take items from a shared counter, so that one which lost its core to another process holds up no more
- * than what it has in hand. Idle threads spin for a little while, since the next job mostly comes at once, and then sleep. */
+/* One job at a time. Threads take items from a shared counter, so that one which lost its core to another process holds up no
+ * more than what it has in hand.
+ * Idle threads spin for a little while, since the next job mostly comes at once, and then sleep. */
 #define _GNU_SOURCE
 #include "pool.h"
 

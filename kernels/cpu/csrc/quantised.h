@@ -1,9 +1,9 @@
 /* Products with quantised weights, FORMAT_Q8 and FORMAT_Q4.
  *
- * The rows are rounded too, to eight bits with a scale for each group of inputs: then a group is a dot product of small integers, which
- * is exact. So every set of instructions with fused multiply-add gives the same result, for any number of rows at once, and the one for
- * few rows reads the weights as they are, about as fast as memory brings them. Weights widened to floats would need several times the
- * instructions, and give another sum on the matrix unit than in vectors. */
+ * The rows are rounded too, to eight bits with a scale for each group of inputs: then a group is a dot product of small
+ * integers, which is exact. So every set of instructions with fused multiply-add gives the same result, for any number of rows
+ * at once, and the one for few rows reads the weights as they are, about as fast as memory brings them. Weights widened to
+ * floats would need several times the instructions, and give another sum on the matrix unit than in vectors. */
 #ifndef RINGPOST_QUANTISED_H
 #define RINGPOST_QUANTISED_H
 
@@ -61,7 +61,8 @@ INLINE vfloat load_half(const half *p)
     vhalf bits;
     memcpy(&bits, p, sizeof bits);
     const vuint wide = __builtin_convertvector(bits, vuint);
-    const vfloat magnitude = (vfloat)((wide & 0x7fff) << 13) * 0x1p112f; /* the exponents differ by 112, also of subnormal ones */
+    /* The exponents differ by 112, also of subnormal ones. */
+    const vfloat magnitude = (vfloat)((wide & 0x7fff) << 13) * 0x1p112f;
     return (vfloat)((vuint)magnitude | (wide & 0x8000) << 16);
 }
 

@@ -20,7 +20,8 @@ INLINE void widen(const uint8_t *from, uint8_t *to)
     __asm__ volatile("" : : "r"(to) : "memory"); /* loads of tiles do not tell the compiler that they read it */
 }
 
-/* Sums of a group in tile SUMS, from the rows in tile ROWS, to `to`. Macros, because a tile's number is part of the instruction. */
+/* Sums of a group in tile SUMS, from the rows in tile ROWS, to `to`.
+ * Macros, because a tile's number is part of the instruction. */
 #define SUM_GROUP(SUMS, ROWS, WEIGHTS, values, weights, to)                                                                    \
     do {                                                                                                                       \
         _tile_loadd(ROWS, values, GROUP);                                                                                      \
@@ -45,9 +46,9 @@ INLINE void sum_group(int64_t format, int second, int turn, const int8_t *values
         SUM_GROUP(0, 6, 4, values, weights, to);
 }
 
-/* Adds groups begin .. end - 1 to the results of at most `height` rows; the tiles of the second sixteen are others. The first sixteen
- * leave the weights of FORMAT_Q4 in `wide`, for the second, some groups before they are needed: tiles wait for what has just been
- * written. For the same reason the sums of a group are used when those of the next one are on their way. */
+/* Adds groups begin .. end - 1 to the results of at most `height` rows; the tiles of the second sixteen are others. The first
+ * sixteen leave the weights of FORMAT_Q4 in `wide`, for the second, some groups before they are needed: tiles wait for what has
+ * just been written. For the same reason the sums of a group are used when those of the next one are on their way. */
 INLINE void add_groups(int64_t format, int height, int second, const void *panel, uint8_t *wide, const struct quantised *x,
                        int64_t first, int64_t begin, int64_t end, float *out)
 {
@@ -111,7 +112,8 @@ void quantised_amx(const struct weight *w, const void *const panels[], int num_p
                    int rows, float *out)
 {
     const int one = rows < HEIGHT ? rows : HEIGHT, two = rows - one;
-    configure_tiles((const int[8]){one, one, two, two, QUADS, QUADS, one, two}, (const int[8]){64, 64, 64, 64, 64, 64, GROUP, GROUP});
+    configure_tiles((const int[8]){one, one, two, two, QUADS, QUADS, one, two},
+                    (const int[8]){64, 64, 64, 64, 64, 64, GROUP, GROUP});
     for (int p = 0; p < num_panels; p++)
         if (w->format == FORMAT_Q8)
             one_panel(FORMAT_Q8, panels[p], x, first, rows, out + p * TILE_ROWS * LANES);

@@ -66,7 +66,8 @@ INLINE void round_group(const struct rows *x, const struct quantised *to, int64_
     vfloat v[2];
     load_group(x, row * x->stride + group * GROUP, v);
     const vint a = (vint)v[0] & 0x7fffffff, b = (vint)v[1] & 0x7fffffff, above = a > b;
-    const int32_t bits = largest((a & above) | (b & ~above)); /* those of a number that is not finite are larger than any other's */
+    /* The bits of a number that is not finite are larger than any other's. */
+    const int32_t bits = largest((a & above) | (b & ~above));
     float most, inverse = 0;
     memcpy(&most, &bits, sizeof most);
     if (bits >= 0x7f800000) {

@@ -1,12 +1,12 @@
-/* Products with quantised weights in vectors: the integers' own instructions where there are some, else floats, which hold the sums of a
- * group exactly too. */
+/* Products with quantised weights in vectors: the integers' own instructions where there are some, else floats, which hold the
+ * sums of a group exactly too. */
 #include "quantised.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #define BLOCK_ROWS 8 /* eight registers hold a group's weights, as many the sums */
 
-/* Sums of a group for each row. The instruction takes weights without a sign: those of FORMAT_Q8 get 128 more, and sums begin with as
- * much less. */
+/* Sums of a group for each row. The instruction takes weights without a sign: those of FORMAT_Q8 get 128 more, and sums begin
+ * with as much less. */
 INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at, vfloat *sums)
 {
     __m512i quads[QUADS];
@@ -95,8 +95,8 @@ INLINE void blocks(int64_t format, const void *panel, const struct quantised *x,
         block(format, 1, panel, x, first + r, out + r * LANES);
 }
 
-void quantised_vector(const struct weight *w, const void *const panels[], int num_panels, const struct quantised *x, int64_t first,
-                      int rows, float *out)
+void quantised_vector(const struct weight *w, const void *const panels[], int num_panels, const struct quantised *x,
+                      int64_t first, int rows, float *out)
 {
     prefetch((const uint8_t *)panels[0] - AHEAD, AHEAD); /* the beginning, which nobody has foreseen */
     for (int p = 0; p < num_panels; p++)

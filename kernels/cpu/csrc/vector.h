@@ -140,7 +140,8 @@ INLINE float max_lanes(vfloat v)
 INLINE vfloat exp2_f32(vfloat x)
 {
     const vfloat clamped = select_f32(x < splat(-126.0f), splat(-126.0f), x);
-    const vfloat shifted = clamped + 12582912.0f; /* 1.5 * 2**23: rounds to the nearest integer, which the lowest bits then are */
+    /* 1.5 * 2**23: rounds to the nearest integer, which the lowest bits then are. */
+    const vfloat shifted = clamped + 12582912.0f;
     const vfloat r = clamped - (shifted - 12582912.0f);
     vfloat p = splat(1.54035304e-4f);
     p = p * r + 1.33335581e-3f;
