@@ -79,7 +79,7 @@ class SchedulerConfig(SubConfig, frozen=True, kw_only=True):
     max_num_seqs: Annotated[Positive, Meta(description="requests that run at once")] = 128
     max_num_batched_tokens: Annotated[
         Positive, Meta(description="tokens computed in one step; running answers wait as long as that takes")
-    ] = 512
+    ] = 256
     long_prefill_token_threshold: Annotated[
         int, Meta(ge=0, le=2**62, description="tokens of one prompt computed in a step that others share; 0: any number")
     ] = 0
