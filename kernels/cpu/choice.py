@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..interface import PackedWeight
 from .library import library
-from .linear import PanelWeight, rows_for, weight_struct
+from .linear import PanelWeight, rows_for
 
 
 def choose(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,10 +30,11 @@ def choose_product(
     x: Tensor, weight: PackedWeight, temperature: Tensor, seeds: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The choice among the products with each row of x, none of which is kept."""
+    assert isinstance(weight, PanelWeight), "weights come from this set's pack_linear or pack_quantized"
     tokens, chosen = _results(len(x))
     rows = rows_for(x, weight)
     done = library().ringpost_choose_product(
-        weight.struct if isinstance(weight, PanelWeight) else weight_struct(weight),
+        weight.struct,
         rows.data_ptr(),
         rows.shape[1],
         len(x),

@@ -24,6 +24,8 @@ struct product {
     quantised_tiles *compute_quantised;
 };
 
+#define NARROW_ROWS 64 /* up to so many, an item is two panels: a thread waits less for the last one of another */
+
 #define FEW_ROWS 4 /* so many take longer on the matrix unit than in vectors; the results are the same */
 
 static int is_quantised(const struct weight *w)
@@ -205,7 +207,7 @@ static int run(struct product *job, int gated)
     if (x->count == 0)
         return 1;
     const int64_t row_bytes = x->stride * (x->is_bf16 ? 2 : 4);
-    const int width = x->count > 1 && x->count <= 64 && !is_quantised(job->w) ? 2 : MAX_PANELS;
+    const int width = x->count > 1 && x->count <= NARROW_ROWS && !is_quantised(job->w) ? 2 : MAX_PANELS;
     job->group = gated ? width / 2 : width;
     job->num_panels = ((gated ? job->w->outputs / 2 : job->w->outputs) + LANES - 1) / LANES;
     job->num_groups = (job->num_panels + job->group - 1) / job->group;

@@ -153,7 +153,7 @@ INLINE vfloat exp2_f32(vfloat x)
     return (vfloat)((vint)p + ((vint)shifted << 23));
 }
 
-/* The same to four digits, for what becomes bfloat16. */
+/* The same to four digits, for what becomes bfloat16; what is too small may become zero. */
 INLINE vfloat exp2_rough(vfloat x)
 {
 #ifdef __AVX512F__
