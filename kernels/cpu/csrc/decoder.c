@@ -9,11 +9,13 @@
 #define ROWS_AT_ONCE 8 /* of the cheap parts, for one thread */
 
 struct scratch {
-    float *x;       /* [T][hidden], the residual stream */
-    void *normed;   /* [T][hidden], into a product */
-    float *qkv;     /* [T][(num_heads + 2 num_kv_heads) * head_dim] */
-    void *attended; /* [T][num_heads * head_dim] */
-    void *gated;    /* [T][intermediate] */
+    float *x;              /* [T][hidden], the residual stream */
+    void *normed;          /* [T][hidden], into a product */
+    float *qkv;            /* [T][(num_heads + 2 num_kv_heads) * head_dim] */
+    void *attended;        /* [T][num_heads * head_dim] */
+    void *gated;           /* [T][intermediate] */
+    float *wanted_x;       /* [num_wanted][hidden] */
+    void *wanted_attended; /* [num_wanted][num_heads * head_dim] */
 };
 
 struct part {
@@ -21,6 +23,7 @@ struct part {
     const struct step *s;
     const struct scratch *scratch;
     const float *weight; /* of a norm */
+    void *normed;        /* what it gives */
     int64_t layer;
 };
 
@@ -42,18 +45,21 @@ static void norm_rows(void *context, int begin, int end, int worker)
     const struct part *p = context;
     const int64_t size = p->d->hidden;
     (void)worker;
-    rms_norm(p->scratch->x + begin * size, 0, end - begin, size, p->weight, p->d->eps, (int)p->d->heads.is_bf16,
-             (char *)p->scratch->normed + begin * size * (p->d->heads.is_bf16 ? 2 : 4));
+    rms_norm(p->scratch->x + begin * size, end - begin, size, p->weight, p->d->eps, (int)p->d->heads.is_bf16,
+             (char *)p->normed + begin * size * (p->d->heads.is_bf16 ? 2 : 4));
 }
 
-static void norm_wanted(void *context, int begin, int end, int worker)
+/* Behind the attention of the last layer, the other rows are of no use to anybody. */
+static void keep_wanted(const struct decoder *d, const struct step *s, struct scratch *scratch)
 {
-    const struct part *p = context;
-    const int64_t size = p->d->hidden;
-    const int64_t *rows = p->s->wanted;
-    (void)worker;
-    rms_norm(rows ? p->scratch->x : p->scratch->x + begin * size, rows ? rows + begin : 0, end - begin, size, p->weight,
-             p->d->eps, (int)p->d->heads.is_bf16, (char *)p->s->hidden + begin * size * (p->d->heads.is_bf16 ? 2 : 4));
+    const int64_t query_bytes = d->heads.num_heads * d->heads.head_dim * (d->heads.is_bf16 ? 2 : 4);
+    for (int64_t i = 0; i < s->num_wanted; i++) {
+        memcpy(scratch->wanted_x + i * d->hidden, scratch->x + s->wanted[i] * d->hidden, (size_t)d->hidden * sizeof(float));
+        memcpy((char *)scratch->wanted_attended + i * query_bytes,
+               (const char *)scratch->attended + s->wanted[i] * query_bytes, (size_t)query_bytes);
+    }
+    scratch->x = scratch->wanted_x;
+    scratch->attended = scratch->wanted_attended;
 }
 
 static void rotate_and_write(void *context, int begin, int end, int worker)
@@ -68,43 +74,50 @@ static void rotate_and_write(void *context, int begin, int end, int worker)
              p->s->key_caches[p->layer], p->s->value_caches[p->layer]);
 }
 
-static int run_layers(const struct decoder *d, const struct step *s, const struct scratch *scratch)
+static int run_layers(const struct decoder *d, const struct step *s, struct scratch *scratch)
 {
     const struct heads *h = &d->heads;
-    const int is_bf16 = (int)h->is_bf16, count = (int)s->count;
+    const int is_bf16 = (int)h->is_bf16;
     const int64_t query_size = h->num_heads * h->head_dim, stride = query_size + 2 * h->num_kv_heads * h->head_dim;
-    struct part first = {d, s, scratch, 0, 0};
-    pool_run(embed_rows, &first, count, ROWS_AT_ONCE);
-    for (int64_t i = 0; i < d->num_layers; i++) {
-        const struct layer *layer = d->layers + i;
-        const int64_t inner = layer->down.inputs;
-        const struct rows normed = {scratch->normed, d->hidden, count, is_bf16};
-        const struct rows attended = {scratch->attended, query_size, count, is_bf16};
-        const struct rows gated = {scratch->gated, inner, count, is_bf16};
-        struct part part = {d, s, scratch, layer->input_norm, i};
+    int count = (int)s->count;
+    struct part part = {d, s, scratch, 0, scratch->normed, 0};
+    pool_run(embed_rows, &part, count, ROWS_AT_ONCE);
+    for (; part.layer < d->num_layers; part.layer++) {
+        const struct layer *layer = d->layers + part.layer;
+        const struct rows all = {scratch->normed, d->hidden, count, is_bf16};
+        part.weight = layer->input_norm;
         pool_run(norm_rows, &part, count, ROWS_AT_ONCE);
-        if (!gemm(&layer->qkv, &normed, INTO_F32, scratch->qkv, stride))
+        if (!gemm(&layer->qkv, &all, INTO_F32, scratch->qkv, stride))
             return 0;
         pool_run(rotate_and_write, &part, count, ROWS_AT_ONCE);
-        if (!attend(h, &s->batch, scratch->qkv, stride, s->key_caches[i], s->value_caches[i], d->scale, scratch->attended))
+        if (!attend(h, &s->batch, scratch->qkv, stride, s->key_caches[part.layer], s->value_caches[part.layer], d->scale,
+                    scratch->attended))
             return 0;
+        if (part.layer == d->num_layers - 1 && s->wanted) {
+            keep_wanted(d, s, scratch);
+            count = (int)s->num_wanted;
+        }
+        const struct rows attended = {scratch->attended, query_size, count, is_bf16};
+        const struct rows normed = {scratch->normed, d->hidden, count, is_bf16};
+        const struct rows gated = {scratch->gated, layer->down.inputs, count, is_bf16};
         if (!gemm(&layer->out, &attended, ADD_F32, scratch->x, d->hidden))
             return 0;
         part.weight = layer->mlp_norm;
         pool_run(norm_rows, &part, count, ROWS_AT_ONCE);
-        if (!gemm(&layer->gate_up, &normed, is_bf16 ? SILU_BF16 : SILU_F32, scratch->gated, inner))
+        if (!gemm(&layer->gate_up, &normed, is_bf16 ? SILU_BF16 : SILU_F32, scratch->gated, layer->down.inputs))
             return 0;
         if (!gemm(&layer->down, &gated, ADD_F32, scratch->x, d->hidden))
             return 0;
     }
-    struct part last = {d, s, scratch, d->norm, 0};
-    pool_run(norm_wanted, &last, (int)s->num_wanted, ROWS_AT_ONCE);
+    part.weight = d->norm;
+    part.normed = s->hidden;
+    pool_run(norm_rows, &part, count, ROWS_AT_ONCE);
     return 1;
 }
 
 static void *allocate(int64_t rows, int64_t size, int64_t number)
 {
-    return aligned_alloc(64, (size_t)((rows * size * number + 63) / 64 * 64));
+    return aligned_alloc(64, (size_t)(rows * size * number / 64 + 1) * 64);
 }
 
 int ringpost_decode(const struct decoder *d, const struct step *s)
@@ -114,20 +127,26 @@ int ringpost_decode(const struct decoder *d, const struct step *s)
     for (int64_t t = 0; t < s->count; t++)
         if (s->tokens[t] < 0 || s->tokens[t] >= d->vocab_size)
             return -1;
+    const int64_t num_wanted = s->wanted ? s->num_wanted : 0;
     struct scratch scratch = {
         .x = allocate(s->count, d->hidden, sizeof(float)),
         .normed = allocate(s->count, d->hidden, number),
         .qkv = allocate(s->count, query_size + 2 * h->num_kv_heads * h->head_dim, sizeof(float)),
         .attended = allocate(s->count, query_size, number),
         .gated = allocate(s->count, d->layers[0].down.inputs, number),
+        .wanted_x = allocate(num_wanted, d->hidden, sizeof(float)),
+        .wanted_attended = allocate(num_wanted, query_size, number),
     };
-    int done = scratch.x && scratch.normed && scratch.qkv && scratch.attended && scratch.gated;
+    const struct scratch taken = scratch; /* the layers go over to what is wanted */
+    int done = taken.x && taken.normed && taken.qkv && taken.attended && taken.gated && taken.wanted_x && taken.wanted_attended;
     if (done)
         done = run_layers(d, s, &scratch);
-    free(scratch.x);
-    free(scratch.normed);
-    free(scratch.qkv);
-    free(scratch.attended);
-    free(scratch.gated);
+    free(taken.x);
+    free(taken.normed);
+    free(taken.qkv);
+    free(taken.attended);
+    free(taken.gated);
+    free(taken.wanted_x);
+    free(taken.wanted_attended);
     return done;
 }

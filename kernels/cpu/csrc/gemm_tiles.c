@@ -1,132 +1,191 @@
-/* Tiles in the compiler's vectors, for float32 and for bfloat16 that is widened. */
+/* Tiles in vectors: for float32, for bfloat16 that is widened, and for bfloat16 with AVX-512's products of pairs. */
 #include "gemm_tiles.h"
 
-#ifdef __AVX512F__
-#define BLOCK_ROWS 8 /* times two panels: sixteen of the thirty-two registers hold sums */
-#define FEWER_ROWS(PANELS, BLOCK)                                                                                              \
-    CASE(1, PANELS, BLOCK)                                                                                                     \
-    CASE(2, PANELS, BLOCK)                                                                                                     \
-    CASE(3, PANELS, BLOCK)                                                                                                     \
-    CASE(4, PANELS, BLOCK)                                                                                                     \
-    CASE(5, PANELS, BLOCK)                                                                                                     \
-    CASE(6, PANELS, BLOCK)                                                                                                     \
-    CASE(7, PANELS, BLOCK)
+/* The widest vectors that registers hold: the compiler keeps wider ones in memory. Sums of a block of rows with AT_ONCE panels
+ * take half the registers. */
+#if defined(__AVX512F__)
+#define PARTS 1 /* vectors of a line */
+#define AT_ONCE 2
+#define BLOCK_ROWS 8
+#elif defined(__AVX__)
+#define PARTS 2
+#define AT_ONCE 1
+#define BLOCK_ROWS 4
 #else
-#define BLOCK_ROWS 2
-#define FEWER_ROWS(PANELS, BLOCK) CASE(1, PANELS, BLOCK)
+#define PARTS 4
+#define AT_ONCE 1
+#define BLOCK_ROWS 4
 #endif
 
-INLINE void put(const struct target *to, int panel, int row, vfloat sum)
+typedef float part __attribute__((vector_size(4 * LANES / PARTS)));
+typedef uint32_t part_bits __attribute__((vector_size(4 * LANES / PARTS)));
+
+#if BLOCK_ROWS == 8
+#define FEWER_ROWS(PANELS, KIND)                                                                                               \
+    CASE(1, PANELS, KIND)                                                                                                      \
+    CASE(2, PANELS, KIND)                                                                                                      \
+    CASE(3, PANELS, KIND)                                                                                                      \
+    CASE(4, PANELS, KIND)                                                                                                      \
+    CASE(5, PANELS, KIND)                                                                                                      \
+    CASE(6, PANELS, KIND)                                                                                                      \
+    CASE(7, PANELS, KIND)
+#else
+#define FEWER_ROWS(PANELS, KIND)                                                                                               \
+    CASE(1, PANELS, KIND)                                                                                                      \
+    CASE(2, PANELS, KIND)                                                                                                      \
+    CASE(3, PANELS, KIND)
+#endif
+
+/* A step of a sum takes LINE bytes of each panel and WORD bytes of each row: a float, or a pair of bfloat16. */
+#define LINE 64
+#define WORD 4
+
+enum { F32, WIDE, PAIRS };
+
+struct block {
+    const char *x; /* the first row */
+    int64_t stride, steps; /* bytes from row to row; of a sum */
+    int odd;               /* there is half a pair more */
+    const char *pair[MAX_PANELS / 2], *next[MAX_PANELS / 2]; /* pairs of panels, and those to be brought nearer */
+    int64_t apart;           /* bytes from the first panel of a pair to its second */
+    int64_t ahead;           /* bytes of `next` that a step brings nearer */
+};
+
+/* Keeps the compiler from making a pointer for each row, for which there are not enough registers. */
+#define HIDE(POINTER) __asm__("" : "+r"(POINTER))
+
+/* Row `r` by two pointers: `x` is the first, `fourth` the fourth. */
+INLINE const char *row_of(const char *x, const char *fourth, int64_t stride, int64_t three_strides, int r)
+{
+    return r < 3 ? x + r * stride : r == 6 ? fourth + three_strides : fourth + (r - 3) * stride;
+}
+
+INLINE part_bits load_part(const char *p)
+{
+    part_bits v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE part multiply(int kind, part sum, uint32_t word, part_bits w)
+{
+    const part_bits all = word - (part_bits){0};
+    if (kind == F32)
+        return sum + (part)all * (part)w;
+#ifdef __AVX512BF16__
+    if (kind == PAIRS)
+        return (part)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)all, (__m512bh)(__m512i)w);
+#endif
+    sum += (part)(all << 16) * (part)(w << 16);
+    return sum + (part)(all & 0xffff0000u) * (part)(w & 0xffff0000u);
+}
+
+INLINE void put(const struct target *to, int panel, int row, const part *sum)
 {
     float *at = to->panel[panel] + row * to->stride;
-    store_f32(at, to->add ? load_f32(at) + sum : sum);
+    for (int i = 0; i < PARTS; i++, at += LANES / PARTS) {
+        part v = sum[i];
+        if (to->add)
+            v += (part)load_part((const char *)at);
+        memcpy(at, &v, sizeof v);
+    }
 }
 
-INLINE void block_f32(int rows, int num_panels, const float *const panels[], const float *const next[], const float *x,
-                      int64_t stride, int64_t inputs, const struct target *to, int first_panel, int first_row)
+/* Products of some rows with one, two or four panels. */
+INLINE void multiply_block(int kind, int rows, int num_panels, int ahead, const struct block *b, const struct target *to,
+                           int first_panel, int first_row)
 {
-    vfloat sum[BLOCK_ROWS][MAX_PANELS] = {0};
-    for (int64_t k = 0; k < inputs; k++)
+    part sum[BLOCK_ROWS][MAX_PANELS * PARTS] = {0};
+    const char *x = b->x, *fourth = x + 3 * b->stride, *w = b->pair[0], *other = b->pair[1], *end = w + b->steps * LINE;
+    const char *next = b->next[0], *other_next = b->next[1];
+    const int64_t stride = b->stride, three_strides = 3 * stride, apart = b->apart;
+    for (; w < end; w += LINE, other += LINE, x += WORD, fourth += WORD, next += b->ahead, other_next += b->ahead) {
+        HIDE(x);
+        HIDE(fourth);
+        HIDE(w);
+        HIDE(next);
+        part_bits line[MAX_PANELS * PARTS];
         for (int p = 0; p < num_panels; p++) {
-            vfloat w = load_f32(panels[p] + k * LANES);
-            if (next)
-                __builtin_prefetch(next[p] + k * LANES, 0, 2);
-            for (int r = 0; r < rows; r++)
-                sum[r][p] += x[r * stride + k] * w;
-        }
-    for (int p = 0; p < num_panels; p++)
-        for (int r = 0; r < rows; r++)
-            put(to, first_panel + p, first_row + r, sum[r][p]);
-}
-
-INLINE void block_wide(int rows, int num_panels, const bf16 *const panels[], const bf16 *const next[], const bf16 *x,
-                       int64_t stride, int64_t inputs, const struct target *to, int first_panel, int first_row)
-{
-    vfloat sum[BLOCK_ROWS][MAX_PANELS] = {0};
-    for (int64_t k = 0; k < inputs; k += 2)
-        for (int p = 0; p < num_panels; p++) {
-            vuint pairs = load_pairs(panels[p] + k * LANES);
-            vfloat even = even_bf16(pairs), odd = odd_bf16(pairs);
-            if (next)
-                __builtin_prefetch(next[p] + k * LANES, 0, 2);
-            for (int r = 0; r < rows; r++) {
-                sum[r][p] += bf16_to_float(x[r * stride + k]) * even;
-                if (k + 1 < inputs)
-                    sum[r][p] += bf16_to_float(x[r * stride + k + 1]) * odd;
-            }
-        }
-    for (int p = 0; p < num_panels; p++)
-        for (int r = 0; r < rows; r++)
-            put(to, first_panel + p, first_row + r, sum[r][p]);
-}
-
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-
-INLINE void block_bf16(int rows, int num_panels, const bf16 *const panels[], const bf16 *const next[], const bf16 *x,
-                       int64_t stride, int64_t inputs, const struct target *to, int first_panel, int first_row)
-{
-    __m512 sum[BLOCK_ROWS][MAX_PANELS];
-    for (int r = 0; r < rows; r++)
-        for (int p = 0; p < num_panels; p++)
-            sum[r][p] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < inputs; k += 2) {
-        __m512bh w[MAX_PANELS];
-        for (int p = 0; p < num_panels; p++) {
-            w[p] = (__m512bh)_mm512_loadu_si512(panels[p] + k * LANES);
-            if (next)
-                __builtin_prefetch(next[p] + k * LANES, 0, 2);
+            for (int i = 0; i < PARTS; i++)
+                line[p * PARTS + i] = load_part((p < 2 ? w : other) + p % 2 * apart + i * (LINE / PARTS));
+            if (ahead)
+                __builtin_prefetch((p < 2 ? next : other_next) + p % 2 * apart, 0, 2);
         }
         for (int r = 0; r < rows; r++) {
-            uint32_t pair = x[r * stride + k];
-            if (k + 1 < inputs)
-                memcpy(&pair, x + r * stride + k, sizeof pair);
-            const __m512bh both = (__m512bh)_mm512_set1_epi32((int)pair);
-            for (int p = 0; p < num_panels; p++)
-                sum[r][p] = _mm512_dpbf16_ps(sum[r][p], both, w[p]);
+            uint32_t word;
+            memcpy(&word, row_of(x, fourth, stride, three_strides, r), sizeof word);
+            for (int i = 0; i < num_panels * PARTS; i++)
+                sum[r][i] = multiply(kind, sum[r][i], word, line[i]);
         }
     }
+    if (kind != F32 && b->odd)
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < num_panels * PARTS; i++) {
+                const int p = i / PARTS;
+                bf16 half;
+                memcpy(&half, row_of(x, fourth, stride, three_strides, r), sizeof half);
+                const char *line = (p < 2 ? w : other) + p % 2 * apart;
+                sum[r][i] = multiply(kind, sum[r][i], half, load_part(line + i % PARTS * (LINE / PARTS)));
+            }
     for (int p = 0; p < num_panels; p++)
         for (int r = 0; r < rows; r++)
-            put(to, first_panel + p, first_row + r, (vfloat)sum[r][p]);
+            put(to, first_panel + p, first_row + r, sum[r] + p * PARTS);
 }
-#endif
 
-/* A call of BLOCK for each shape, so that the compiler knows it and keeps the sums in registers. One row takes four panels at
- * once, or it would wait for each sum. The first rows bring the panels nearer that come next. */
-#define CASE(ROWS, PANELS, BLOCK)                                                                                              \
+/* A call for each shape, so that the compiler knows it and keeps the sums in registers. */
+#define CASE(ROWS, PANELS, KIND)                                                                                               \
     case ROWS:                                                                                                                 \
-        if (r || !next)                                                                                                        \
-            BLOCK(ROWS, PANELS, from + p, 0, row + r * stride, stride, w->inputs, to, p, r);                                   \
+        if (b.next[0])                                                                                                         \
+            multiply_block(KIND, ROWS, PANELS, 1, &b, to, p, r);                                                               \
         else                                                                                                                   \
-            BLOCK(ROWS, PANELS, from + p, after + p, row, stride, w->inputs, to, p, 0);                                        \
+            multiply_block(KIND, ROWS, PANELS, 0, &b, to, p, r);                                                               \
         break;
 
-#define DEFINE_TILES(NAME, BLOCK, NUMBER)                                                                                      \
+/* One row takes four panels, or it would wait for each sum. All blocks of rows together bring nearer the panels that come next,
+ * each its part: memory takes only so many wishes at once. */
+INLINE void multiply_tiles(int kind, const struct weight *w, const void *const panels[], const void *const next[],
+                           int num_panels, const void *x, int64_t stride, int rows, const struct target *to)
+{
+    const int64_t size = kind == F32 ? sizeof(float) : sizeof(bf16), steps = w->inputs * size / WORD;
+    const int64_t ahead = LINE / ((rows + BLOCK_ROWS - 1) / BLOCK_ROWS);
+    struct block b = {.stride = stride * size, .steps = steps, .odd = w->inputs * size % WORD != 0, .ahead = ahead};
+    b.apart = num_panels > 1 ? (const char *)panels[1] - (const char *)panels[0] : 0;
+    if (rows == 1 && num_panels == MAX_PANELS && next) {
+        b.x = x;
+        for (int i = 0; i < MAX_PANELS / 2; i++) {
+            b.pair[i] = panels[2 * i];
+            b.next[i] = next[2 * i];
+        }
+        multiply_block(kind, 1, MAX_PANELS, 1, &b, to, 0, 0);
+        return;
+    }
+    for (int p = 0; p < num_panels; p += AT_ONCE)
+        for (int r = 0; r < rows; r += BLOCK_ROWS) {
+            b.x = (const char *)x + r * b.stride;
+            b.pair[0] = b.pair[1] = panels[p];
+            b.next[0] = b.next[1] = next ? (const char *)next[p] + r / BLOCK_ROWS * steps * ahead : 0;
+            if (num_panels - p < AT_ONCE)
+                switch (rows - r) {
+                    FEWER_ROWS(1, kind)
+                default: CASE(BLOCK_ROWS, 1, kind)
+                }
+            else
+                switch (rows - r) {
+                    FEWER_ROWS(AT_ONCE, kind)
+                default: CASE(BLOCK_ROWS, AT_ONCE, kind)
+                }
+        }
+}
+
+#define DEFINE_TILES(NAME, KIND)                                                                                               \
     void NAME(const struct weight *w, const void *const panels[], const void *const next[], int num_panels, const void *x,     \
               int64_t stride, int rows, const struct target *to)                                                               \
     {                                                                                                                          \
-        const NUMBER *const *from = (const NUMBER *const *)panels, *const *after = (const NUMBER *const *)next, *row = x;      \
-        if (rows == 1 && num_panels == MAX_PANELS && next) {                                                                   \
-            BLOCK(1, MAX_PANELS, from, after, row, stride, w->inputs, to, 0, 0);                                               \
-            return;                                                                                                            \
-        }                                                                                                                      \
-        for (int p = 0; p < num_panels; p += 2)                                                                                \
-            for (int r = 0; r < rows; r += BLOCK_ROWS)                                                                         \
-                if (num_panels - p == 1)                                                                                       \
-                    switch (rows - r) {                                                                                        \
-                        FEWER_ROWS(1, BLOCK)                                                                                   \
-                    default: CASE(BLOCK_ROWS, 1, BLOCK)                                                                        \
-                    }                                                                                                          \
-                else                                                                                                           \
-                    switch (rows - r) {                                                                                        \
-                        FEWER_ROWS(2, BLOCK)                                                                                   \
-                    default: CASE(BLOCK_ROWS, 2, BLOCK)                                                                        \
-                    }                                                                                                          \
+        multiply_tiles(KIND, w, panels, next, num_panels, x, stride, rows, to);                                                \
     }
 
-DEFINE_TILES(tiles_f32, block_f32, float)
-DEFINE_TILES(tiles_wide, block_wide, bf16)
+DEFINE_TILES(tiles_f32, F32)
+DEFINE_TILES(tiles_wide, WIDE)
 #ifdef __AVX512BF16__
-DEFINE_TILES(tiles_bf16, block_bf16, bf16)
+DEFINE_TILES(tiles_bf16, PAIRS)
 #endif

@@ -31,11 +31,10 @@ static void norm_row(const float *x, int64_t size, const float *weight, float ep
     }
 }
 
-void rms_norm(const float *x, const int64_t *rows, int64_t count, int64_t size, const float *weight, float eps, int is_bf16,
-              void *out)
+void rms_norm(const float *x, int64_t count, int64_t size, const float *weight, float eps, int is_bf16, void *out)
 {
     for (int64_t r = 0; r < count; r++)
-        norm_row(x + (rows ? rows[r] : r) * size, size, weight, eps, is_bf16, (char *)out + r * size * (is_bf16 ? 2 : 4));
+        norm_row(x + r * size, size, weight, eps, is_bf16, (char *)out + r * size * (is_bf16 ? 2 : 4));
 }
 
 void rotate(float *heads, int64_t stride, int64_t count, int64_t num_heads, int64_t head_dim, const int64_t *positions,

@@ -5,10 +5,8 @@
 
 #include "vector.h"
 
-/* out[r] = x[rows[r]] / rms * weight, or x[r] where rows is null;
- * out is bfloat16 if is_bf16, else float, with `size` numbers a row. */
-void rms_norm(const float *x, const int64_t *rows, int64_t count, int64_t size, const float *weight, float eps, int is_bf16,
-              void *out);
+/* out[r] = x[r] / rms * weight; out is bfloat16 if is_bf16, else float, with `size` numbers a row. */
+void rms_norm(const float *x, int64_t count, int64_t size, const float *weight, float eps, int is_bf16, void *out);
 
 /* Rotates heads [count][num_heads * head_dim] in place, `stride` from row to row: pairs are (i, i + head_dim / 2).
  * cos_sin is [position][head_dim]: the cosines, then the sines. */
