@@ -10,27 +10,20 @@
 #endif
 #define MAX_WIDTH 4
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-
-/* Both products of a pair at once. `pair` holds two bfloat16. */
-INLINE vfloat add_pairs(vfloat sum, vuint pairs, uint32_t pair)
+/* A float, or a pair of bfloat16. */
+INLINE uint32_t load_word(const void *p)
 {
-    return (vfloat)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)pair), (__m512bh)(__m512i)pairs);
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
 }
-#else
-INLINE vfloat add_pairs(vfloat sum, vuint pairs, uint32_t pair)
-{
-    sum += bf16_to_float((bf16)pair) * even_bf16(pairs);
-    return sum + bf16_to_float((bf16)(pair >> 16)) * odd_bf16(pairs);
-}
-#endif
 
-INLINE uint32_t load_pair(const bf16 *p)
+/* Both caches are read in words of four bytes. */
+#define WORD 4
+
+INLINE part add_products(int is_bf16, part sum, uint32_t word, part_bits w)
 {
-    uint32_t pair;
-    memcpy(&pair, p, sizeof pair);
-    return pair;
+    return is_bf16 ? add_pairs(sum, word, w) : sum + splat_part(word) * (part)w;
 }
 
 /* Line `line` of the block that is read AHEAD blocks after the one at `at`: they lie all over the cache, so no hardware guesses
@@ -44,29 +37,24 @@ INLINE void prefetch_ahead(const struct segment *s, int at, int64_t line)
 INLINE void scores_of(int is_bf16, int ahead, int rows, int width, const struct heads *h, const struct segment *s, int block,
                       const void *queries, float *scores)
 {
-    const int64_t dim = h->head_dim, size = h->block_size;
-    vfloat sum[SUB_ROWS][MAX_WIDTH] = {0};
-    if (is_bf16)
-        for (int64_t d = 0; d < dim / 2; d++)
-            for (int g = 0; g < width; g++) {
-                const vuint k = load_pairs((const bf16 *)s->order[block + g] + d * size * 2);
-                if (ahead)
-                    prefetch_ahead(s, block + g, d);
-                for (int r = 0; r < rows; r++)
-                    sum[r][g] = add_pairs(sum[r][g], k, load_pair((const bf16 *)queries + r * dim + d * 2));
+    const int64_t steps = is_bf16 ? h->head_dim / 2 : h->head_dim, size = h->block_size;
+    part sum[SUB_ROWS][MAX_WIDTH * PARTS] = {0};
+    for (int64_t d = 0; d < steps; d++)
+        for (int g = 0; g < width; g++) {
+            const char *line = (const char *)s->order[block + g] + d * size * WORD;
+            if (ahead)
+                prefetch_ahead(s, block + g, d);
+            for (int i = 0; i < PARTS; i++) {
+                const part_bits k = load_part(line, i);
+                for (int r = 0; r < rows; r++) {
+                    part *to = &sum[r][g * PARTS + i];
+                    *to = add_products(is_bf16, *to, load_word((const char *)queries + (r * steps + d) * WORD), k);
+                }
             }
-    else
-        for (int64_t d = 0; d < dim; d++)
-            for (int g = 0; g < width; g++) {
-                const vfloat k = load_f32((const float *)s->order[block + g] + d * size);
-                if (ahead)
-                    prefetch_ahead(s, block + g, d);
-                for (int r = 0; r < rows; r++)
-                    sum[r][g] += ((const float *)queries)[r * dim + d] * k;
-            }
+        }
     for (int r = 0; r < rows; r++)
-        for (int g = 0; g < width; g++)
-            store_f32(scores + r * SEGMENT + (block + g) * LANES, sum[r][g]);
+        for (int i = 0; i < width * PARTS; i++)
+            store_part(scores + r * SEGMENT + block * LANES, i, sum[r][i]);
 }
 
 INLINE void scores_rows(int is_bf16, int ahead, int rows, const struct heads *h, const struct segment *s, const void *queries,
@@ -85,35 +73,31 @@ INLINE void weigh_rows(int is_bf16, int ahead, int rows, int width, const struct
                        const void *weights, int64_t first, float *sums)
 {
     const int64_t dim = h->head_dim, lines = dim / LANES; /* of a pair or a position */
-    vfloat sum[SUB_ROWS][MAX_WIDTH];
+    const int64_t steps = is_bf16 ? LANES / 2 : LANES, row_words = is_bf16 ? WEIGHTS_BF16 / 2 : SEGMENT;
+    part sum[SUB_ROWS][MAX_WIDTH * PARTS];
     for (int r = 0; r < rows; r++)
-        for (int d = 0; d < width; d++)
-            sum[r][d] = load_f32(sums + r * dim + first + d * LANES);
+        for (int i = 0; i < width * PARTS; i++)
+            sum[r][i] = (part)load_part(sums + r * dim + first, i);
     for (int block = 0; block < s->num_blocks; block++) {
         const int at = s->num_blocks + block;
-        if (is_bf16)
-            for (int i = 0; i < LANES / 2; i++)
-                for (int d = 0; d < width; d++) {
-                    const vuint v = load_pairs((const bf16 *)s->order[at] + (i * dim + first + d * LANES) * 2);
-                    if (ahead)
-                        prefetch_ahead(s, at, i * lines + first / LANES + d);
-                    for (int r = 0; r < rows; r++)
-                        sum[r][d] = add_pairs(
-                            sum[r][d], v, load_pair((const bf16 *)weights + r * WEIGHTS_BF16 + block * LANES + i * 2));
+        for (int64_t step = 0; step < steps; step++)
+            for (int d = 0; d < width; d++) {
+                const char *line = (const char *)s->order[at] + (step * dim + first + d * LANES) * WORD;
+                if (ahead)
+                    prefetch_ahead(s, at, step * lines + first / LANES + d);
+                for (int i = 0; i < PARTS; i++) {
+                    const part_bits v = load_part(line, i);
+                    for (int r = 0; r < rows; r++) {
+                        const char *weight = (const char *)weights + (r * row_words + block * steps + step) * WORD;
+                        part *to = &sum[r][d * PARTS + i];
+                        *to = add_products(is_bf16, *to, load_word(weight), v);
+                    }
                 }
-        else
-            for (int i = 0; i < LANES; i++)
-                for (int d = 0; d < width; d++) {
-                    const vfloat v = load_f32((const float *)s->order[at] + i * dim + first + d * LANES);
-                    if (ahead)
-                        prefetch_ahead(s, at, i * lines + first / LANES + d);
-                    for (int r = 0; r < rows; r++)
-                        sum[r][d] += ((const float *)weights)[r * SEGMENT + block * LANES + i] * v;
-                }
+            }
     }
     for (int r = 0; r < rows; r++)
-        for (int d = 0; d < width; d++)
-            store_f32(sums + r * dim + first + d * LANES, sum[r][d]);
+        for (int i = 0; i < width * PARTS; i++)
+            store_part(sums + r * dim + first, i, sum[r][i]);
 }
 
 INLINE void weigh_all_rows(int is_bf16, int ahead, int rows, const struct heads *h, const struct segment *s,

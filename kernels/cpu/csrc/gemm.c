@@ -41,11 +41,7 @@ static tiles *choose_tiles(const struct weight *w)
     if (w->inputs % 32 == 0 && amx_available())
         return tiles_amx;
 #endif
-#ifdef __AVX512BF16__
     return tiles_bf16;
-#else
-    return tiles_wide;
-#endif
 }
 
 static quantised_tiles *choose_quantised(int64_t count)

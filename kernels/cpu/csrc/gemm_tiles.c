@@ -1,24 +1,14 @@
-/* Tiles in vectors: for float32, for bfloat16 that is widened, and for bfloat16 with AVX-512's products of pairs. */
+/* Tiles in vectors. */
 #include "gemm_tiles.h"
 
-/* The widest vectors that registers hold: the compiler keeps wider ones in memory. Sums of a block of rows with AT_ONCE panels
- * take half the registers. */
-#if defined(__AVX512F__)
-#define PARTS 1 /* vectors of a line */
+/* Sums of a block of rows with AT_ONCE panels take half the registers. */
+#ifdef __AVX512F__
 #define AT_ONCE 2
 #define BLOCK_ROWS 8
-#elif defined(__AVX__)
-#define PARTS 2
-#define AT_ONCE 1
-#define BLOCK_ROWS 4
 #else
-#define PARTS 4
 #define AT_ONCE 1
 #define BLOCK_ROWS 4
 #endif
-
-typedef float part __attribute__((vector_size(4 * LANES / PARTS)));
-typedef uint32_t part_bits __attribute__((vector_size(4 * LANES / PARTS)));
 
 #if BLOCK_ROWS == 8
 #define FEWER_ROWS(PANELS, KIND)                                                                                               \
@@ -40,15 +30,16 @@ typedef uint32_t part_bits __attribute__((vector_size(4 * LANES / PARTS)));
 #define LINE 64
 #define WORD 4
 
-enum { F32, WIDE, PAIRS };
+enum { F32, PAIRS };
 
 struct block {
-    const char *x; /* the first row */
-    int64_t stride, steps; /* bytes from row to row; of a sum */
-    int odd;               /* there is half a pair more */
+    const char *x;  /* the first row */
+    int64_t stride; /* bytes from row to row */
+    int64_t steps;
+    int odd; /* half a pair is left after the steps */
     const char *pair[MAX_PANELS / 2], *next[MAX_PANELS / 2]; /* pairs of panels, and those to be brought nearer */
-    int64_t apart;           /* bytes from the first panel of a pair to its second */
-    int64_t ahead;           /* bytes of `next` that a step brings nearer */
+    int64_t apart; /* bytes from the first panel of a pair to its second */
+    int64_t ahead; /* bytes of `next` that a step brings nearer */
 };
 
 /* Keeps the compiler from making a pointer for each row, for which there are not enough registers. */
@@ -60,35 +51,16 @@ INLINE const char *row_of(const char *x, const char *fourth, int64_t stride, int
     return r < 3 ? x + r * stride : r == 6 ? fourth + three_strides : fourth + (r - 3) * stride;
 }
 
-INLINE part_bits load_part(const char *p)
-{
-    part_bits v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
 INLINE part multiply(int kind, part sum, uint32_t word, part_bits w)
 {
-    const part_bits all = word - (part_bits){0};
-    if (kind == F32)
-        return sum + (part)all * (part)w;
-#ifdef __AVX512BF16__
-    if (kind == PAIRS)
-        return (part)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)all, (__m512bh)(__m512i)w);
-#endif
-    sum += (part)(all << 16) * (part)(w << 16);
-    return sum + (part)(all & 0xffff0000u) * (part)(w & 0xffff0000u);
+    return kind == F32 ? sum + splat_part(word) * (part)w : add_pairs(sum, word, w);
 }
 
 INLINE void put(const struct target *to, int panel, int row, const part *sum)
 {
     float *at = to->panel[panel] + row * to->stride;
-    for (int i = 0; i < PARTS; i++, at += LANES / PARTS) {
-        part v = sum[i];
-        if (to->add)
-            v += (part)load_part((const char *)at);
-        memcpy(at, &v, sizeof v);
-    }
+    for (int i = 0; i < PARTS; i++)
+        store_part(at, i, to->add ? (part)load_part(at, i) + sum[i] : sum[i]);
 }
 
 /* Products of some rows with one, two or four panels. */
@@ -107,7 +79,7 @@ INLINE void multiply_block(int kind, int rows, int num_panels, int ahead, const 
         part_bits line[MAX_PANELS * PARTS];
         for (int p = 0; p < num_panels; p++) {
             for (int i = 0; i < PARTS; i++)
-                line[p * PARTS + i] = load_part((p < 2 ? w : other) + p % 2 * apart + i * (LINE / PARTS));
+                line[p * PARTS + i] = load_part((p < 2 ? w : other) + p % 2 * apart, i);
             if (ahead)
                 __builtin_prefetch((p < 2 ? next : other_next) + p % 2 * apart, 0, 2);
         }
@@ -125,7 +97,7 @@ INLINE void multiply_block(int kind, int rows, int num_panels, int ahead, const 
                 bf16 half;
                 memcpy(&half, row_of(x, fourth, stride, three_strides, r), sizeof half);
                 const char *line = (p < 2 ? w : other) + p % 2 * apart;
-                sum[r][i] = multiply(kind, sum[r][i], half, load_part(line + i % PARTS * (LINE / PARTS)));
+                sum[r][i] = multiply(kind, sum[r][i], half, load_part(line, i % PARTS));
             }
     for (int p = 0; p < num_panels; p++)
         for (int r = 0; r < rows; r++)
@@ -185,7 +157,4 @@ INLINE void multiply_tiles(int kind, const struct weight *w, const void *const p
     }
 
 DEFINE_TILES(tiles_f32, F32)
-DEFINE_TILES(tiles_wide, WIDE)
-#ifdef __AVX512BF16__
 DEFINE_TILES(tiles_bf16, PAIRS)
-#endif

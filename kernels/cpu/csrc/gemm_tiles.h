@@ -14,8 +14,10 @@ struct target {
     int add;
 };
 
-/* Products of `rows` rows, at most TILE_ROWS, with these panels. The order of the sum is the same whatever the number of rows
- * and panels, so that a row's result does not depend on what it is computed with. */
+/* Products of `rows` rows, at most TILE_ROWS, with these panels; of four, the last two are as far apart as the first two. `next`
+ * are the panels that probably come next, at the same distances, or null: they may be asked for meanwhile.
+ * The order of the sum is the same whatever the number of rows and panels, so that a row's result does not depend on what it is
+ * computed with. */
 typedef void tiles(const struct weight *w, const void *const panels[], const void *const next[], int num_panels, const void *x,
                    int64_t stride, int rows, const struct target *to);
 
@@ -25,6 +27,6 @@ typedef void tiles(const struct weight *w, const void *const panels[], const voi
  * what it did in between may have changed its tiles. */
 void forget_tiles(void);
 
-tiles tiles_f32, tiles_bf16, tiles_wide, tiles_amx;
+tiles tiles_f32, tiles_bf16, tiles_amx;
 
 #endif

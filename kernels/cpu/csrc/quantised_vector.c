@@ -7,7 +7,8 @@
 
 /* Sums of a group for each row. The instruction takes weights without a sign: those of FORMAT_Q8 get 128 more, and sums begin
  * with as much less. */
-INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at, vfloat *sums)
+INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at,
+                      part sums[][PARTS])
 {
     __m512i quads[QUADS];
     const __m512i low = _mm512_set1_epi8(15);
@@ -28,59 +29,62 @@ INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const st
             memcpy(&four, values + 4 * j, sizeof four);
             sum = _mm512_dpbusd_epi32(sum, quads[j], _mm512_set1_epi32(four));
         }
-        sums[r] = (vfloat)_mm512_cvtepi32_ps(sum);
+        sums[r][0] = (part)_mm512_cvtepi32_ps(sum);
     }
 }
 #else
-#define BLOCK_ROWS 2
+#define BLOCK_ROWS 4
 
 typedef int8_t vbyte __attribute__((vector_size(LANES)));
 
-INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at, vfloat *sums)
+INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at,
+                      part sums[][PARTS])
 {
     float values[BLOCK_ROWS][GROUP];
-    for (int r = 0; r < rows; r++) {
-        sums[r] = splat(0);
+    for (int r = 0; r < rows; r++)
         for (int i = 0; i < GROUP; i += LANES) {
             vbyte narrow;
             memcpy(&narrow, x->values + (at + r) * GROUP + i, sizeof narrow);
             store_f32(values[r] + i, __builtin_convertvector(narrow, vfloat));
         }
-    }
-    for (int j = 0; j < QUADS; j++) {
-        vint quad;
-        memcpy(&quad, weights + (format == FORMAT_Q8 ? j : j / 2) * QUAD_BYTES, sizeof quad);
-        if (format == FORMAT_Q4)
-            quad = (j % 2 ? quad >> 4 : quad) & 0x0f0f0f0f;
-        for (int i = 0; i < 4; i++) {
-            const vfloat w = __builtin_convertvector((quad << (24 - 8 * i)) >> 24, vfloat);
-            for (int r = 0; r < rows; r++)
-                sums[r] += values[r][4 * j + i] * w;
+    for (int p = 0; p < PARTS; p++) {
+        part sum[BLOCK_ROWS] = {0};
+        for (int j = 0; j < QUADS; j++) {
+            part_int quad = (part_int)load_part(weights + (format == FORMAT_Q8 ? j : j / 2) * QUAD_BYTES, p);
+            if (format == FORMAT_Q4)
+                quad = (j % 2 ? quad >> 4 : quad) & 0x0f0f0f0f;
+            for (int i = 0; i < 4; i++) {
+                const part w = __builtin_convertvector((quad << (24 - 8 * i)) >> 24, part);
+                for (int r = 0; r < rows; r++)
+                    sum[r] += values[r][4 * j + i] * w;
+            }
         }
+        for (int r = 0; r < rows; r++)
+            sums[r][p] = sum[r];
     }
 }
 #endif
 
 INLINE void block(int64_t format, int rows, const void *panel, const struct quantised *x, int64_t first, float *out)
 {
-    vfloat result[BLOCK_ROWS], sums[BLOCK_ROWS];
-    for (int r = 0; r < rows; r++)
-        result[r] = splat(0);
+    part result[BLOCK_ROWS][PARTS] = {0}, sums[BLOCK_ROWS][PARTS];
     for (int64_t g = 0; g < x->groups; g++) {
         const half *scales = scales_of(panel, format, g);
-        const vfloat scale = load_half(scales);
+        const vfloat scale = load_half(scales), minimum = format == FORMAT_Q4 ? load_half(scales + LANES) : splat(0);
         const uint8_t *weights = weights_of(panel, format, x->groups, g);
         const int64_t at = place(x, first, g);
         prefetch(weights, format == FORMAT_Q8 ? Q8_BYTES : Q4_BYTES);
         sum_group(format, rows, weights, x, at, sums);
-        for (int r = 0; r < rows; r++) {
-            result[r] += sums[r] * (scale * x->scales[at + r]);
-            if (format == FORMAT_Q4)
-                result[r] += load_half(scales + LANES) * x->totals[at + r];
-        }
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < PARTS; i++) {
+                result[r][i] += sums[r][i] * ((part)load_part(&scale, i) * x->scales[at + r]);
+                if (format == FORMAT_Q4)
+                    result[r][i] += (part)load_part(&minimum, i) * x->totals[at + r];
+            }
     }
     for (int r = 0; r < rows; r++)
-        store_f32(out + r * LANES, result[r]);
+        for (int i = 0; i < PARTS; i++)
+            store_part(out + r * LANES, i, result[r][i]);
 }
 
 /* A call of `block` for each number of rows, so that the compiler keeps the sums in registers. */

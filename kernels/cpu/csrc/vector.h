@@ -56,30 +56,50 @@ INLINE void store_bf16(bf16 *p, vfloat v)
 #endif
 }
 
-/* Thirty-two bfloat16 that alternate: those at even places, and those at odd ones. */
-INLINE vfloat even_bf16(vuint pairs)
-{
-    return (vfloat)(pairs << 16);
-}
+/* A line of LANES numbers of four bytes in the widest vectors that registers hold: what a loop goes on with is to be of these,
+ * since the compiler keeps wider ones in memory. */
+#if defined(__AVX512F__)
+#define PARTS 1
+#elif defined(__AVX__)
+#define PARTS 2
+#else
+#define PARTS 4
+#endif
+#define PART_BYTES (4 * LANES / PARTS)
 
-INLINE vfloat odd_bf16(vuint pairs)
-{
-    return (vfloat)(pairs & 0xffff0000u);
-}
+typedef float part __attribute__((vector_size(PART_BYTES)));
+typedef int32_t part_int __attribute__((vector_size(PART_BYTES)));
+typedef uint32_t part_bits __attribute__((vector_size(PART_BYTES)));
 
-INLINE vuint load_pairs(const bf16 *p)
+/* Part `i` of the line at p. */
+INLINE part_bits load_part(const void *p, int i)
 {
-    vuint v;
-    memcpy(&v, p, sizeof v);
+    part_bits v;
+    memcpy(&v, (const char *)p + i * PART_BYTES, sizeof v);
     return v;
 }
 
-INLINE float bf16_to_float(bf16 x)
+INLINE void store_part(void *p, int i, part v)
 {
-    uint32_t bits = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    memcpy((char *)p + i * PART_BYTES, &v, sizeof v);
+}
+
+/* The same number in all lanes. */
+INLINE part splat_part(uint32_t bits)
+{
+    return (part)(bits - (part_bits){0});
+}
+
+/* sum + x[0] * w[even places] + x[1] * w[odd places], where x is a pair of bfloat16, and w are pairs. */
+INLINE part add_pairs(part sum, uint32_t x, part_bits w)
+{
+    const part_bits both = (part_bits)splat_part(x);
+#ifdef __AVX512BF16__
+    return (part)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)both, (__m512bh)(__m512i)w);
+#else
+    sum += (part)(both << 16) * (part)(w << 16);
+    return sum + (part)(both & 0xffff0000u) * (part)(w & 0xffff0000u);
+#endif
 }
 
 INLINE bf16 float_to_bf16(float x)
