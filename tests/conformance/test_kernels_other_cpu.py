@@ -16,8 +16,9 @@ MARCHES = ["x86-64-v3", pytest.param("x86-64", marks=pytest.mark.long)]
 @pytest.mark.parametrize("march", MARCHES)
 def test_plain_vectors(march: str) -> None:
     """The conformance suite, in a process of its own: a process has one library."""
-    suites = [str(HERE / name) for name in ("test_kernels.py", "test_kernels_noise.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "cpu", "-p", "no:cacheprovider", *suites]
+    names = ("test_kernels.py", "test_kernels_noise.py", "test_kernels_quantized.py", "test_kernels_decoder.py")
+    suites = [str(HERE / name) for name in names]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "cpu or in_c", "-p", "no:cacheprovider", *suites]
     done = subprocess.run(
         command, env={**os.environ, "RINGPOST_KERNELS_MARCH": march}, capture_output=True, text=True, timeout=280, check=False
     )

@@ -10,22 +10,6 @@
 #endif
 #define MAX_WIDTH 4
 
-/* A float, or a pair of bfloat16. */
-INLINE uint32_t load_word(const void *p)
-{
-    uint32_t word;
-    memcpy(&word, p, sizeof word);
-    return word;
-}
-
-/* Both caches are read in words of four bytes. */
-#define WORD 4
-
-INLINE part add_products(int is_bf16, part sum, uint32_t word, part_bits w)
-{
-    return is_bf16 ? add_pairs(sum, word, w) : sum + splat_part(word) * (part)w;
-}
-
 /* Line `line` of the block that is read AHEAD blocks after the one at `at`: they lie all over the cache, so no hardware guesses
  * them. Line by line, since memory takes only so many wishes at once. */
 INLINE void prefetch_ahead(const struct segment *s, int at, int64_t line)
@@ -38,16 +22,16 @@ INLINE void scores_of(int is_bf16, int ahead, int rows, int width, const struct 
                       const void *queries, float *scores)
 {
     const int64_t steps = is_bf16 ? h->head_dim / 2 : h->head_dim, size = h->block_size;
-    part sum[SUB_ROWS][MAX_WIDTH * PARTS] = {0};
+    vpart sum[SUB_ROWS][MAX_WIDTH * PARTS] = {0};
     for (int64_t d = 0; d < steps; d++)
         for (int g = 0; g < width; g++) {
             const char *line = (const char *)s->order[block + g] + d * size * WORD;
             if (ahead)
                 prefetch_ahead(s, block + g, d);
             for (int i = 0; i < PARTS; i++) {
-                const part_bits k = load_part(line, i);
+                const vpart_bits k = load_part(line, i);
                 for (int r = 0; r < rows; r++) {
-                    part *to = &sum[r][g * PARTS + i];
+                    vpart *to = &sum[r][g * PARTS + i];
                     *to = add_products(is_bf16, *to, load_word((const char *)queries + (r * steps + d) * WORD), k);
                 }
             }
@@ -74,10 +58,10 @@ INLINE void weigh_rows(int is_bf16, int ahead, int rows, int width, const struct
 {
     const int64_t dim = h->head_dim, lines = dim / LANES; /* of a pair or a position */
     const int64_t steps = is_bf16 ? LANES / 2 : LANES, row_words = is_bf16 ? WEIGHTS_BF16 / 2 : SEGMENT;
-    part sum[SUB_ROWS][MAX_WIDTH * PARTS];
+    vpart sum[SUB_ROWS][MAX_WIDTH * PARTS];
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width * PARTS; i++)
-            sum[r][i] = (part)load_part(sums + r * dim + first, i);
+            sum[r][i] = (vpart)load_part(sums + r * dim + first, i);
     for (int block = 0; block < s->num_blocks; block++) {
         const int at = s->num_blocks + block;
         for (int64_t step = 0; step < steps; step++)
@@ -86,10 +70,10 @@ INLINE void weigh_rows(int is_bf16, int ahead, int rows, int width, const struct
                 if (ahead)
                     prefetch_ahead(s, at, step * lines + first / LANES + d);
                 for (int i = 0; i < PARTS; i++) {
-                    const part_bits v = load_part(line, i);
+                    const vpart_bits v = load_part(line, i);
                     for (int r = 0; r < rows; r++) {
                         const char *weight = (const char *)weights + (r * row_words + block * steps + step) * WORD;
-                        part *to = &sum[r][d * PARTS + i];
+                        vpart *to = &sum[r][d * PARTS + i];
                         *to = add_products(is_bf16, *to, load_word(weight), v);
                     }
                 }

@@ -10,10 +10,10 @@
 
 struct scratch {
     float *x;              /* [T][hidden], the residual stream */
-    void *normed;          /* [T][hidden], into a product */
+    void *normed;          /* [T or num_wanted][hidden], into a product */
     float *qkv;            /* [T][(num_heads + 2 num_kv_heads) * head_dim] */
     void *attended;        /* [T][num_heads * head_dim] */
-    void *gated;           /* [T][intermediate] */
+    void *gated;           /* [T or num_wanted][intermediate] */
     float *wanted_x;       /* [num_wanted][hidden] */
     void *wanted_attended; /* [num_wanted][num_heads * head_dim] */
 };
@@ -111,7 +111,7 @@ static int run_layers(const struct decoder *d, const struct step *s, struct scra
     }
     part.weight = d->norm;
     part.normed = s->hidden;
-    pool_run(norm_rows, &part, count, ROWS_AT_ONCE);
+    pool_run(norm_rows, &part, (int)s->num_wanted, ROWS_AT_ONCE);
     return 1;
 }
 
@@ -127,13 +127,13 @@ int ringpost_decode(const struct decoder *d, const struct step *s)
     for (int64_t t = 0; t < s->count; t++)
         if (s->tokens[t] < 0 || s->tokens[t] >= d->vocab_size)
             return -1;
-    const int64_t num_wanted = s->wanted ? s->num_wanted : 0;
+    const int64_t num_wanted = s->wanted ? s->num_wanted : 0, most = num_wanted > s->count ? num_wanted : s->count;
     struct scratch scratch = {
         .x = allocate(s->count, d->hidden, sizeof(float)),
-        .normed = allocate(s->count, d->hidden, number),
+        .normed = allocate(most, d->hidden, number),
         .qkv = allocate(s->count, query_size + 2 * h->num_kv_heads * h->head_dim, sizeof(float)),
         .attended = allocate(s->count, query_size, number),
-        .gated = allocate(s->count, d->layers[0].down.inputs, number),
+        .gated = allocate(most, d->layers[0].down.inputs, number),
         .wanted_x = allocate(num_wanted, d->hidden, sizeof(float)),
         .wanted_attended = allocate(num_wanted, query_size, number),
     };

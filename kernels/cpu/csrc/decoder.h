@@ -25,8 +25,8 @@ struct step {
     const int64_t *positions; /* [T] */
     const int64_t *slots;     /* [T] */
     struct batch batch;
-    const int64_t *wanted; /* [num_wanted] rows whose hidden states are wanted, or null for all */
-    int64_t num_wanted;
+    const int64_t *wanted; /* [num_wanted] rows whose hidden states are wanted, some perhaps twice; or null */
+    int64_t num_wanted;    /* T if all are wanted, and `wanted` is null */
     void *const *key_caches, *const *value_caches; /* of each layer */
     void *hidden; /* [num_wanted][hidden], bfloat16 if the heads are, else float */
 };

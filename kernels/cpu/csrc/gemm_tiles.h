@@ -14,8 +14,8 @@ struct target {
     int add;
 };
 
-/* Products of `rows` rows, at most TILE_ROWS, with these panels; of four, the last two are as far apart as the first two. `next`
- * are the panels that probably come next, at the same distances, or null: they may be asked for meanwhile.
+/* Products of `rows` rows, at most TILE_ROWS, with these panels; of four, the last two are as far apart as the first two.
+ * `next` are the panels that probably come next, at the same distances, or null: they may be asked for meanwhile.
  * The order of the sum is the same whatever the number of rows and panels, so that a row's result does not depend on what it is
  * computed with. */
 typedef void tiles(const struct weight *w, const void *const panels[], const void *const next[], int num_panels, const void *x,

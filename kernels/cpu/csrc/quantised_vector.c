@@ -8,7 +8,7 @@
 /* Sums of a group for each row. The instruction takes weights without a sign: those of FORMAT_Q8 get 128 more, and sums begin
  * with as much less. */
 INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at,
-                      part sums[][PARTS])
+                      vpart sums[][PARTS])
 {
     __m512i quads[QUADS];
     const __m512i low = _mm512_set1_epi8(15);
@@ -29,7 +29,7 @@ INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const st
             memcpy(&four, values + 4 * j, sizeof four);
             sum = _mm512_dpbusd_epi32(sum, quads[j], _mm512_set1_epi32(four));
         }
-        sums[r][0] = (part)_mm512_cvtepi32_ps(sum);
+        sums[r][0] = (vpart)_mm512_cvtepi32_ps(sum);
     }
 }
 #else
@@ -38,7 +38,7 @@ INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const st
 typedef int8_t vbyte __attribute__((vector_size(LANES)));
 
 INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const struct quantised *x, int64_t at,
-                      part sums[][PARTS])
+                      vpart sums[][PARTS])
 {
     float values[BLOCK_ROWS][GROUP];
     for (int r = 0; r < rows; r++)
@@ -48,13 +48,13 @@ INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const st
             store_f32(values[r] + i, __builtin_convertvector(narrow, vfloat));
         }
     for (int p = 0; p < PARTS; p++) {
-        part sum[BLOCK_ROWS] = {0};
+        vpart sum[BLOCK_ROWS] = {0};
         for (int j = 0; j < QUADS; j++) {
-            part_int quad = (part_int)load_part(weights + (format == FORMAT_Q8 ? j : j / 2) * QUAD_BYTES, p);
+            vpart_int quad = (vpart_int)load_part(weights + (format == FORMAT_Q8 ? j : j / 2) * QUAD_BYTES, p);
             if (format == FORMAT_Q4)
                 quad = (j % 2 ? quad >> 4 : quad) & 0x0f0f0f0f;
             for (int i = 0; i < 4; i++) {
-                const part w = __builtin_convertvector((quad << (24 - 8 * i)) >> 24, part);
+                const vpart w = __builtin_convertvector((quad << (24 - 8 * i)) >> 24, vpart);
                 for (int r = 0; r < rows; r++)
                     sum[r] += values[r][4 * j + i] * w;
             }
@@ -67,7 +67,7 @@ INLINE void sum_group(int64_t format, int rows, const uint8_t *weights, const st
 
 INLINE void block(int64_t format, int rows, const void *panel, const struct quantised *x, int64_t first, float *out)
 {
-    part result[BLOCK_ROWS][PARTS] = {0}, sums[BLOCK_ROWS][PARTS];
+    vpart result[BLOCK_ROWS][PARTS] = {0}, sums[BLOCK_ROWS][PARTS];
     for (int64_t g = 0; g < x->groups; g++) {
         const half *scales = scales_of(panel, format, g);
         const vfloat scale = load_half(scales), minimum = format == FORMAT_Q4 ? load_half(scales + LANES) : splat(0);
@@ -77,9 +77,9 @@ INLINE void block(int64_t format, int rows, const void *panel, const struct quan
         sum_group(format, rows, weights, x, at, sums);
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < PARTS; i++) {
-                result[r][i] += sums[r][i] * ((part)load_part(&scale, i) * x->scales[at + r]);
+                result[r][i] += sums[r][i] * ((vpart)load_part(&scale, i) * x->scales[at + r]);
                 if (format == FORMAT_Q4)
-                    result[r][i] += (part)load_part(&minimum, i) * x->totals[at + r];
+                    result[r][i] += (vpart)load_part(&minimum, i) * x->totals[at + r];
             }
     }
     for (int r = 0; r < rows; r++)

@@ -67,39 +67,55 @@ INLINE void store_bf16(bf16 *p, vfloat v)
 #endif
 #define PART_BYTES (4 * LANES / PARTS)
 
-typedef float part __attribute__((vector_size(PART_BYTES)));
-typedef int32_t part_int __attribute__((vector_size(PART_BYTES)));
-typedef uint32_t part_bits __attribute__((vector_size(PART_BYTES)));
+typedef float vpart __attribute__((vector_size(PART_BYTES)));
+typedef int32_t vpart_int __attribute__((vector_size(PART_BYTES)));
+typedef uint32_t vpart_bits __attribute__((vector_size(PART_BYTES)));
 
 /* Part `i` of the line at p. */
-INLINE part_bits load_part(const void *p, int i)
+INLINE vpart_bits load_part(const void *p, int i)
 {
-    part_bits v;
+    vpart_bits v;
     memcpy(&v, (const char *)p + i * PART_BYTES, sizeof v);
     return v;
 }
 
-INLINE void store_part(void *p, int i, part v)
+INLINE void store_part(void *p, int i, vpart v)
 {
     memcpy((char *)p + i * PART_BYTES, &v, sizeof v);
 }
 
-/* The same number in all lanes. */
-INLINE part splat_part(uint32_t bits)
+/* The same 32 bits in all lanes. */
+INLINE vpart splat_bits(uint32_t bits)
 {
-    return (part)(bits - (part_bits){0});
+    return (vpart)(bits - (vpart_bits){0});
+}
+
+/* What products read of a row at once: a float, or a pair of bfloat16. */
+#define WORD 4
+
+INLINE uint32_t load_word(const void *p)
+{
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
 }
 
 /* sum + x[0] * w[even places] + x[1] * w[odd places], where x is a pair of bfloat16, and w are pairs. */
-INLINE part add_pairs(part sum, uint32_t x, part_bits w)
+INLINE vpart add_pairs(vpart sum, uint32_t x, vpart_bits w)
 {
-    const part_bits both = (part_bits)splat_part(x);
+    const vpart_bits both = (vpart_bits)splat_bits(x);
 #ifdef __AVX512BF16__
-    return (part)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)both, (__m512bh)(__m512i)w);
+    return (vpart)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)both, (__m512bh)(__m512i)w);
 #else
-    sum += (part)(both << 16) * (part)(w << 16);
-    return sum + (part)(both & 0xffff0000u) * (part)(w & 0xffff0000u);
+    sum += (vpart)(both << 16) * (vpart)(w << 16);
+    return sum + (vpart)(both & 0xffff0000u) * (vpart)(w & 0xffff0000u);
 #endif
+}
+
+/* sum + x * w for a word of either kind. */
+INLINE vpart add_products(int is_bf16, vpart sum, uint32_t word, vpart_bits w)
+{
+    return is_bf16 ? add_pairs(sum, word, w) : sum + splat_bits(word) * (vpart)w;
 }
 
 INLINE bf16 float_to_bf16(float x)
