@@ -71,7 +71,7 @@ class Decoder:
         x = self.embedding[torch.arange(count) * 7 % VOCAB].float()
         for qkv, out, gate_up, down in [[weight.float() for weight in layer] for layer in self.dense]:
             heads = (norm(x) @ qkv.T).view(count, -1, HEAD_DIM)
-            q, k, v = heads.split([HEADS, KV_HEADS, KV_HEADS], 1)
+            q, k, v = heads[:, :HEADS], heads[:, HEADS:-KV_HEADS], heads[:, -KV_HEADS:]
             q, k, v = (part.transpose(0, 1) for part in (rotated(q), rotated(k), v))
             attended = scaled_dot_product_attention(q, k.expand_as(q), v.expand_as(q), is_causal=True)
             x = x + attended.transpose(0, 1).reshape(count, -1) @ out.T
